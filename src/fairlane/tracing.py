@@ -114,7 +114,9 @@ def from_settings(variable: Callable[[str], str | None]) -> Tracer | None:
     try:
         return _begin(exporter, named=bool(variable("OTEL_SERVICE_NAME")))
     except ImportError:
-        log.warning("OTEL_… enables traces, which need: pip install 'fairlane[otel]'")
+        log.warning(
+            "OTEL_… enables traces, which need: pip install '.[otel]' in a clone of fairlane"
+        )
         return None
 
 

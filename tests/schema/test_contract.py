@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
+from fairlane.core.json_types import JsonObject
 from fairlane.schema.catalog import OPERATIONS
 from fairlane.schema.examples import EXAMPLES
 from fairlane.schema.operation import GET, Response
@@ -112,6 +113,7 @@ async def test_every_response_is_as_declared(
     await report(contract, app)
     await decide(contract, app)
     await record(contract)
+    await steer(contract)
     await use(contract)
     await talk(contract)
     await queue(contract)
@@ -263,6 +265,8 @@ async def use(ask: Contract) -> None:
     wanted = {"worker": "w", "handlers": ["metered"], "limit": 2, "start": True}
     (lease,) = (await ask.post("/leases", wanted))["leases"]
     await ask.get(f"/tasks/{last['taskId']}/why")
+    child = {"handler": "metered", "agentId": "eve", "childOf": lease["taskId"]}
+    await ask.get(f"/tasks/{(await ask.post('/tasks', child, status=202))['taskId']}")
     target = f"/leases/{lease['leaseId']}"
     permit = await ask.post(f"{target}/permits", {"needs": {"gpt": {"tokens": 1}}})
     observed = {"gpt": {"tokens": {"remaining": 900}}}
@@ -336,16 +340,68 @@ async def record(ask: Contract) -> None:
     (lease,) = (await ask.post("/leases", wanted))["leases"]
     await ask.post(f"/leases/{lease['leaseId']}/suspend", {"until": {"signal": "go"}})
     await read_tasks(ask)
+    await have_effect(ask, lease, wanted)
+
+
+async def have_effect(ask: Contract, lease: JsonObject, wanted: JsonObject) -> None:
+    """Begin an effect, lose the lease, and decide about the unknown outcome."""
+    target, body = f"/leases/{lease['leaseId']}", {"name": "charge"}
+    await ask.post(f"{target}/effect", body)
+    await ask.post(f"{target}/effect", {**body, "happened": False})
+    await ask.post(f"{target}/effect", {**body, "check": True})
+    await ask.post(f"{target}/release", {})
+    (lease,) = (await ask.post("/leases", wanted))["leases"]
+    await ask.post(f"/leases/{lease['leaseId']}/effect", body, status=409)
+    await ask.get(f"/tasks/{lease['taskId']}")
+    await ask.post(f"/tasks/{lease['taskId']}/effects/charge", {"happened": True, "value": 1})
+    await ask.get(f"/tasks/{lease['taskId']}")
+
+
+async def steer(ask: Contract) -> None:
+    """Send messages to a running task, which reads, takes and gets them with a renewal."""
+    said = {"handler": "steered", "sender": "ada", "noMerge": True, "metadata": {"n": 1}}
+    await ask.ask("PATCH", "/sessions/steered", {"cap": 1000})
+    await ask.post("/sessions/steered/messages", {**said, "message": "go"}, status=202)
+    wanted = {"worker": "w", "handlers": ["steered"]}
+    (lease,) = (await ask.post("/leases", wanted))["leases"]
+    target = f"/leases/{lease['leaseId']}"
+    said |= {"mode": "steer", "sentAt": "2030-01-01T00:00:00Z", "media": [{"url": "x"}]}
+    sent = [
+        await ask.post("/sessions/steered/messages", {**said, "message": str(n)}, status=202)
+        for n in range(3)
+    ]
+    message = f"/sessions/steered/messages/{sent[0]['messageId']}"
+    for _ in range(2):
+        await ask.ask("DELETE", message)
+    page = await ask.get(f"{target}/inbox")
+    renewed = await ask.post(f"{target}/renew", {})
+    assert renewed["inbox"]["messages"] == page["messages"]
+    await ask.post(f"{target}/renew", {"inboxAfter": page["cursor"]})
+    await ask.get(f"{target}/inbox?after=2&waitMs=1")
+    await ask.post(f"{target}/inbox", {"after": "0"})
+    await ask.get(f"/tasks/{lease['taskId']}")
+    for number in range(101):
+        said["metadata"] = {"n": number}
+        await ask.post("/sessions/steered/messages", {**said, "message": "x"}, status=202)
+    assert (await ask.get(f"{target}/inbox"))["more"]
+    assert (await ask.post(f"{target}/renew", {}))["inbox"]["more"]
+    said["mode"] = "rollback"
+    last = await ask.post("/sessions/steered/messages", {**said, "message": "x"}, status=202)
+    await ask.get(f"/tasks/{last['taskId']}")
+    await ask.post(f"{target}/complete", {})
 
 
 async def read_tasks(ask: Contract) -> None:
     for query in ("", "?brief=true", "?limit=1", "?state=done,failed&text=a"):
         page = await ask.get(f"/tasks{query}")
+    await ask.get("/tasks/count?since=1h")
+    assert "nextBefore" in await ask.get("/events?order=newest&limit=1")
     for task in (await ask.get("/tasks"))["tasks"]:
         await ask.get(f"/tasks/{task['taskId']}")
         await ask.get(f"/tasks/{task['taskId']}/why")
         await ask.get(f"/tasks/{task['taskId']}/wait?timeoutMs=0")
         await ask.get(f"/tasks/{task['taskId']}/events")
+        await ask.get(f"/tasks/{task['taskId']}/timeline")
         await ask.get(f"/tasks/{task['taskId']}/output")
     assert page["count"]
 
@@ -455,6 +511,7 @@ async def read(ask: Contract) -> None:
         await ask.get(f"{page}?limit=1")
     for batch in (await ask.get("/batches"))["batches"]:
         await ask.get(f"/batches/{batch['batchId']}")
+        await ask.get(f"/batches/{batch['batchId']}/timeline")
     for delivery in (await ask.get("/deliveries"))["deliveries"]:
         await ask.get(f"/deliveries/{delivery['id']}")
     for endpoint in (await ask.get("/webhooks"))["endpoints"]:
@@ -467,13 +524,16 @@ async def change(ask: Contract) -> None:
     state: dict[str, list[str]] = {}
     for task in tasks:
         state.setdefault(task["state"], []).append(task["taskId"])
+    for group in (await ask.get("/failures?limit=3"))["failures"]:
+        path = f"/failures/{group['fingerprint']}/retry"
+        await ask.post(path, {"dryRun": True, "limit": 1})
     await ask.post(f"/tasks/{state['failed'][0]}/retry")
     await ask.post(f"/tasks/{state['parked'][0]}/reset")
     new = [await ask.post("/tasks", {"handler": "outside"}, status=202) for _ in range(2)]
     await ask.post(f"/tasks/{new[0]['taskId']}/cancel")
     await ask.ask("DELETE", f"/tasks/{new[1]['taskId']}")
     for verb in ("cancel", "retry", "reset"):
-        await ask.post(f"/tasks/{verb}", {"agentId": "ada", "dryRun": True})
+        await ask.post(f"/tasks/{verb}", {"agentId": "ada", "dryRun": True, "limit": 1})
         await ask.post(f"/tasks/{verb}", {"lane": "main"})
     await ask.post("/tasks/prune", {})
     batch = (await ask.get("/batches"))["batches"][-1]

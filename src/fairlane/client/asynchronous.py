@@ -156,12 +156,12 @@ class AsyncClient(AsyncBaseClient):
             follower.connected()
 
     async def _pieces(
-        self, path: str, query: JsonMapping, last_id: str
+        self, path: str, query: JsonMapping, last_id: str, *, method: str = "GET"
     ) -> AsyncGenerator[bytes, None]:
         """Yield the body of one connection. Raise the error that arrived instead of a stream."""
         where = self._server.where
         request = transport.build(
-            "GET",
+            method,
             path,
             query=query,
             last_event_id=last_id,

@@ -47,6 +47,7 @@ class WhichEvents(TypedDict, total=False):
     lane: str | None
     session: str | None
     types: Sequence[str]
+    since: str | None
 
 
 class BaseClient(Methods):
@@ -140,6 +141,13 @@ class BaseClient(Methods):
         assert isinstance(created, CronJobPage)
         return created
 
+    def last_events(self, count: int, **which: Unpack[WhichEvents]) -> list[Shape]:
+        """Return the newest events, oldest first."""
+        request, found = _newest_request(which, count), list[Shape]()
+        while not _has_newest(request, self.perform(LIST_EVENTS, request), count, found):
+            pass
+        return found[::-1]
+
     def _pages(self, request: ListEvents) -> Shapes:
         request.limit = LIST_LIMIT_MAX
         while True:
@@ -222,6 +230,13 @@ class AsyncBaseClient(AsyncMethods):
         assert isinstance(created, CronJobPage)
         return created
 
+    async def last_events(self, count: int, **which: Unpack[WhichEvents]) -> list[Shape]:
+        """Return the newest events, oldest first."""
+        request, found = _newest_request(which, count), list[Shape]()
+        while not _has_newest(request, await self.perform(LIST_EVENTS, request), count, found):
+            pass
+        return found[::-1]
+
     async def _pages(self, request: ListEvents) -> AsyncShapes:
         request.limit = LIST_LIMIT_MAX
         while True:
@@ -230,6 +245,20 @@ class AsyncBaseClient(AsyncMethods):
                 yield event
             if not _continued(request, page):
                 return
+
+
+def _newest_request(which: WhichEvents, count: int) -> ListEvents:
+    request = _events_request(None, which)
+    request.order, request.limit = "newest", min(LIST_LIMIT_MAX, count)
+    return request
+
+
+def _has_newest(request: ListEvents, page: EventPage, count: int, found: list[Shape]) -> bool:
+    """Keep the events of a page; return False if the request is now that of another one."""
+    found += page.to_dict()["events"]
+    request.limit = min(LIST_LIMIT_MAX, count - len(found))
+    request.before = page.next_before
+    return request.before is None or request.limit <= 0
 
 
 def _events_request(after: int | None, which: WhichEvents) -> ListEvents:

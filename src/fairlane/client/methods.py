@@ -65,6 +65,14 @@ from fairlane.schema.cron import (
     SchedulePreview,
     ToggleCronJob,
 )
+from fairlane.schema.effects import (
+    EFFECT_LEASE,
+    RESOLVE_EFFECT,
+    BeginLeaseEffect,
+    EffectBegun,
+    EffectResolved,
+    ResolveTaskEffect,
+)
 from fairlane.schema.events import (
     LIST_EVENTS,
     TASK_EVENTS,
@@ -73,7 +81,25 @@ from fairlane.schema.events import (
     TaskEventList,
     TaskEvents,
 )
+from fairlane.schema.failures import (
+    FAILURES,
+    RETRY_FAILURES,
+    FailureList,
+    ListFailures,
+    RetryFailures,
+)
+from fairlane.schema.handlers import HANDLERS, HandlersShown, ShowHandlers
 from fairlane.schema.health import LIVE, READY, CheckHealth, HealthStatus, Unhealthy
+from fairlane.schema.inbox import (
+    LEASE_INBOX,
+    TAKE_INBOX,
+    WITHDRAW_MESSAGE,
+    LeaseInbox,
+    MessageWithdrawn,
+    ReadInbox,
+    TakeInbox,
+    WithdrawOf,
+)
 from fairlane.schema.lanes import (
     CLEAR_LANE,
     LANE,
@@ -229,6 +255,7 @@ from fairlane.schema.task_streams import SUBMIT_LINES, LinesSubmitted, SubmitLin
 from fairlane.schema.tasks import (
     CANCEL,
     CANCEL_MANY,
+    COUNT_TASKS,
     DELETE,
     PRUNE,
     RESET,
@@ -243,6 +270,7 @@ from fairlane.schema.tasks import (
     WAIT_ONCE,
     WHY,
     BatchAccepted,
+    CountTasks,
     ListTasks,
     ManyTasks,
     NamedTask,
@@ -252,6 +280,7 @@ from fairlane.schema.tasks import (
     SubmitTask,
     TaskAccepted,
     TaskCancelled,
+    TaskCount,
     TaskDeleted,
     TaskOutput,
     TaskPage,
@@ -279,6 +308,13 @@ from fairlane.schema.templates import (
     TemplatePage,
     TemplateRequest,
     TemplateSubmitted,
+)
+from fairlane.schema.timelines import (
+    BATCH_TIMELINE,
+    TASK_TIMELINE,
+    ShowBatchTimeline,
+    ShowTaskTimeline,
+    TimelineList,
 )
 from fairlane.schema.tokens import (
     CREATE_TOKEN,
@@ -353,6 +389,8 @@ class TaskFields(TypedDict, total=False):
     needs: Amounts that the task needs, by resource and unit; {} is 1 of each
     quota: Resource that closes when the browser or agent server responds 429; default:
         the only rate among the needs
+    child_of: Task whose run submits this one; the budgets of its session and batch pay
+        for this one too
     agent: Agent that the task belongs to; default: "default"; an action must name it
     lane: Lane that the task runs in
     session: Session whose tasks run in order
@@ -380,6 +418,7 @@ class TaskFields(TypedDict, total=False):
     key: str | None
     needs: Mapping[str, Mapping[str, int | float | str]] | None
     quota: str | None
+    child_of: str | None
     agent: str | None
     lane: str | None
     session: str | None
@@ -728,6 +767,45 @@ class Methods(ABC):
         request = PreviewSchedule(expr=expr, tz=tz, every_ms=every_ms, at=as_text(at), n=n)
         return self.perform(CRON_PREVIEW, request)
 
+    def effect_lease(
+        self,
+        lease_id: str,
+        name: str,
+        *,
+        token: int | None = None,
+        number: int | None = None,
+        check: bool = False,
+        happened: bool | None = None,
+    ) -> EffectBegun:
+        """Record that a run is about to act on another system; an unknown outcome parks the task.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, checked in addition to the one in the id
+            name: Name of the effect, the same in every run
+            number: Place of the effect among the steps of the run, from 1, 1 to 1000
+            check: The run checks an unknown outcome itself, so do not park the task
+            happened: false: the effect that the lease began did not happen
+        """
+        request = BeginLeaseEffect(
+            lease_id=lease_id, token=token, name=name, number=number, check=check, happened=happened
+        )
+        return self.perform(EFFECT_LEASE, request)
+
+    def resolve_effect(
+        self, task_id: str, name: str, *, happened: bool, value: Any = None
+    ) -> EffectResolved:
+        """Say whether an effect with an unknown outcome happened; its task runs again.
+
+        Args:
+            task_id: Id of the task
+            name: Name of the effect
+            happened: Whether the effect happened; if not, the next run acts again
+            value: Its result for the run, as any JSON
+        """
+        request = ResolveTaskEffect(task_id=task_id, name=name, happened=happened, value=value)
+        return self.perform(RESOLVE_EFFECT, request)
+
     def list_events(
         self,
         *,
@@ -738,10 +816,13 @@ class Methods(ABC):
         session: str | None = None,
         types: Sequence[str] | None = None,
         after: int | None = None,
+        since: str | None = None,
+        order: Literal["newest", "oldest"] = "oldest",
+        before: int | None = None,
         limit: int = 100,
         last_event_id: str | None = None,
     ) -> EventPage:
-        """List events, oldest first; without Accept: application/json, stream them as they happen.
+        """List events in either order; without Accept: application/json, stream new ones.
 
         Args:
             task: Only events of this task
@@ -751,6 +832,11 @@ class Methods(ABC):
             session: Only events of this session
             types: Only events of these types
             after: Only events after the event with this id, 0 to 4611686018427387904
+            since: Only events at this time or later: 1h or 2d ago, 10:00, a date or RFC 3339;
+                UTC unless it has a zone
+            order: Which events of a page come first; a stream is always oldest first
+            before: With order=newest: only events before the event with this id, 0 to
+                4611686018427387904
             limit: Maximum number of items, 1 to 1000
             last_event_id: Overrides after; browsers send it when they reconnect
         """
@@ -762,6 +848,9 @@ class Methods(ABC):
             session=session,
             types=as_list(types),
             after=after,
+            since=since,
+            order=order,
+            before=before,
             limit=limit,
             last_event_id=last_event_id,
         )
@@ -776,6 +865,91 @@ class Methods(ABC):
         request = TaskEvents(task_id=task_id)
         return self.perform(TASK_EVENTS, request)
 
+    def failures(
+        self,
+        *,
+        agent: str | None = None,
+        lane: str | None = None,
+        handler: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        limit: int = 50,
+    ) -> FailureList:
+        """List failed and parked tasks by error, the most frequent first.
+
+        Args:
+            agent: Only tasks of this agent
+            lane: Only tasks of this lane
+            handler: Only tasks of this handler
+            since: Only tasks that failed at this time or later: 1h or 2d ago, 10:00, a date or
+                RFC 3339; UTC unless it has a zone
+            until: Only tasks that failed before this time: 1h or 2d ago, 10:00, a date or RFC
+                3339; UTC unless it has a zone
+            limit: Maximum number of items, 1 to 1000
+        """
+        request = ListFailures(
+            agent=agent, lane=lane, handler=handler, since=since, until=until, limit=limit
+        )
+        return self.perform(FAILURES, request)
+
+    def retry_failures(
+        self,
+        fingerprint: str,
+        *,
+        agent: str | None = None,
+        lane: str | None = None,
+        handler: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        dry_run: bool = False,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> TasksChanged:
+        """Queue the failed and parked tasks with this error again.
+
+        Args:
+            agent: Only tasks of this agent
+            lane: Only tasks of this lane
+            handler: Only tasks of this handler
+            since: Only tasks that failed at this time or later: 1h or 2d ago, 10:00, a date or
+                RFC 3339; UTC unless it has a zone
+            until: Only tasks that failed before this time: 1h or 2d ago, 10:00, a date or RFC
+                3339; UTC unless it has a zone
+            fingerprint: Fingerprint of a group of GET /failures
+            dry_run: Only count the tasks
+            limit: Change at most this many; nextCursor continues. Default: all, 1 to 10000
+            cursor: nextCursor of the previous page
+        """
+        request = RetryFailures(
+            agent=agent,
+            lane=lane,
+            handler=handler,
+            since=since,
+            until=until,
+            fingerprint=fingerprint,
+            dry_run=dry_run,
+            limit=limit,
+            cursor=cursor,
+        )
+        return self.perform(RETRY_FAILURES, request)
+
+    def handlers(
+        self,
+        window: Literal["1h", "24h", "7d"] = "24h",
+        *,
+        agent: str | None = None,
+        handler: str | None = None,
+    ) -> HandlersShown:
+        """Show runs, failures, waits and durations of the last hours, by handler and by agent.
+
+        Args:
+            window: How far to look back, in full hours and the current one
+            agent: Only tasks of this agent
+            handler: Only tasks of this handler
+        """
+        request = ShowHandlers(window=window, agent=agent, handler=handler)
+        return self.perform(HANDLERS, request)
+
     def live(
         self,
     ) -> HealthStatus | Unhealthy:
@@ -789,6 +963,44 @@ class Methods(ABC):
         """Check whether the server can read and write its store and accepts requests."""
         request = CheckHealth()
         return self.perform(READY, request)
+
+    def lease_inbox(
+        self, lease_id: str, *, token: int | None = None, after: str | None = None, wait_ms: int = 0
+    ) -> LeaseInbox:
+        """Read the messages that reach a run; the next read takes those of this one.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, checked in addition to the one in the id
+            after: The cursor of the last response, whose messages are taken by this
+            wait_ms: Maximum wait if there is no message, 0 to 60000
+        """
+        request = ReadInbox(lease_id=lease_id, token=token, after=after, wait_ms=wait_ms)
+        return self.perform(LEASE_INBOX, request)
+
+    def take_inbox(
+        self, lease_id: str, *, token: int | None = None, after: str | None = None, wait_ms: int = 0
+    ) -> LeaseInbox:
+        """Take the messages that reach a run; safe to repeat with the same cursor.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, checked in addition to the one in the id
+            after: The cursor of the last response; default: from the first message
+            wait_ms: Maximum wait if there is no message, 0 to 60000
+        """
+        request = TakeInbox(lease_id=lease_id, token=token, after=after, wait_ms=wait_ms)
+        return self.perform(TAKE_INBOX, request)
+
+    def withdraw_message(self, key: str, message_id: str) -> MessageWithdrawn:
+        """Withdraw a message that no run has yet.
+
+        Args:
+            key: Key of the session
+            message_id: Id of the message, or of its task
+        """
+        request = WithdrawOf(key=key, message_id=message_id)
+        return self.perform(WITHDRAW_MESSAGE, request)
 
     def lanes(
         self,
@@ -953,6 +1165,7 @@ class Methods(ABC):
         permits: Sequence[Mapping[str, Any]] | None = None,
         closed: Mapping[str, Mapping[str, Any]] | None = None,
         observed: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+        inbox_after: str | None = None,
     ) -> LeaseRenewed:
         """Extend a lease, and report progress and output.
 
@@ -966,6 +1179,7 @@ class Methods(ABC):
             permits: Permits to settle
             closed: Resources to close because their provider refuses requests
             observed: Remaining amounts that providers reported, by resource and unit
+            inbox_after: Cursor of the inbox that the run has; its messages are taken by this
         """
         request = RenewLease(
             lease_id=lease_id,
@@ -977,6 +1191,7 @@ class Methods(ABC):
             permits=as_objects(permits),
             closed=as_object(closed),
             observed=as_object(observed),
+            inbox_after=inbox_after,
         )
         return self.perform(RENEW_LEASE, request)
 
@@ -1574,7 +1789,8 @@ class Methods(ABC):
         self,
         key: str,
         *,
-        mode: Literal["collect", "followup", "interrupt", "queue"] | None = None,
+        mode: Literal["collect", "followup", "interrupt", "queue", "reject", "rollback", "steer"]
+        | None = None,
         cap: int | None = None,
         drop: Literal["new", "old"] | None = None,
         debounce_ms: int | None = None,
@@ -1613,7 +1829,8 @@ class Methods(ABC):
         key: str,
         text: str | None = None,
         *,
-        mode: Literal["collect", "followup", "interrupt", "queue"] | None = None,
+        mode: Literal["collect", "followup", "interrupt", "queue", "reject", "rollback", "steer"]
+        | None = None,
         cap: int | None = None,
         drop: Literal["new", "old"] | None = None,
         debounce_ms: int | None = None,
@@ -1804,50 +2021,145 @@ class Methods(ABC):
         self,
         *,
         agent: str | None = None,
-        states: Sequence[str] | None = None,
         lane: str | None = None,
         session: str | None = None,
         batch: str | None = None,
         kind: Literal["action", "handler", "instruction"] | None = None,
         handler: str | None = None,
         depends_on: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        finished_since: str | None = None,
+        finished_until: str | None = None,
+        error: str | None = None,
+        failure: str | None = None,
+        where: Sequence[str] | None = None,
         text: str | None = None,
+        states: Sequence[str] | None = None,
+        sort: Literal["newest", "oldest"] = "newest",
         brief: bool = False,
         limit: int = 100,
         cursor: str | None = None,
     ) -> TaskPage:
-        """List tasks, newest first.
+        """List tasks, newest first unless sort says otherwise.
 
         Args:
             agent: Only tasks of this agent
-            states: Only tasks in these states
             lane: Only tasks of this lane
             session: Only tasks of this session
             batch: Only tasks of this batch
             kind: Only tasks of this kind
             handler: Only tasks of this handler
             depends_on: Only tasks that depend on the task with this id
-            text: Only tasks with this text in id, handler, session, error or instruction; a
-                page covers 20,000 tasks and may be empty although there is a next one
+            since: Only tasks created at this time or later: 1h or 2d ago, 10:00, a date or RFC
+                3339; UTC unless it has a zone
+            until: Only tasks created before this time: 1h or 2d ago, 10:00, a date or RFC 3339;
+                UTC unless it has a zone
+            finished_since: Only tasks that ended at this time or later: 1h or 2d ago, 10:00, a
+                date or RFC 3339; UTC unless it has a zone
+            finished_until: Only tasks that ended before this time: 1h or 2d ago, 10:00, a date
+                or RFC 3339; UTC unless it has a zone
+            error: Only tasks with this text in their error
+            failure: Only failed or parked tasks with this fingerprint of GET /failures
+            where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
+            text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
+                instruction, params or metadata; a page covers 20,000 tasks and may be empty
+                although there is a next one
+            states: Only tasks in these states
+            sort: Which tasks come first, by submission
             brief: Leave out results and other long fields
             limit: Maximum number of items, 1 to 1000
             cursor: nextCursor of the previous page
         """
         request = ListTasks(
             agent=agent,
-            states=as_list(states),
             lane=lane,
             session=session,
             batch=batch,
             kind=kind,
             handler=handler,
             depends_on=depends_on,
+            since=since,
+            until=until,
+            finished_since=finished_since,
+            finished_until=finished_until,
+            error=error,
+            failure=failure,
+            where=as_list(where),
             text=text,
+            states=as_list(states),
+            sort=sort,
             brief=brief,
             limit=limit,
             cursor=cursor,
         )
         return self.perform(TASKS, request)
+
+    def count_tasks(
+        self,
+        *,
+        agent: str | None = None,
+        lane: str | None = None,
+        session: str | None = None,
+        batch: str | None = None,
+        kind: Literal["action", "handler", "instruction"] | None = None,
+        handler: str | None = None,
+        depends_on: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        finished_since: str | None = None,
+        finished_until: str | None = None,
+        error: str | None = None,
+        failure: str | None = None,
+        where: Sequence[str] | None = None,
+        text: str | None = None,
+        states: Sequence[str] | None = None,
+    ) -> TaskCount:
+        """Count tasks, in total and by state.
+
+        Args:
+            agent: Only tasks of this agent
+            lane: Only tasks of this lane
+            session: Only tasks of this session
+            batch: Only tasks of this batch
+            kind: Only tasks of this kind
+            handler: Only tasks of this handler
+            depends_on: Only tasks that depend on the task with this id
+            since: Only tasks created at this time or later: 1h or 2d ago, 10:00, a date or RFC
+                3339; UTC unless it has a zone
+            until: Only tasks created before this time: 1h or 2d ago, 10:00, a date or RFC 3339;
+                UTC unless it has a zone
+            finished_since: Only tasks that ended at this time or later: 1h or 2d ago, 10:00, a
+                date or RFC 3339; UTC unless it has a zone
+            finished_until: Only tasks that ended before this time: 1h or 2d ago, 10:00, a date
+                or RFC 3339; UTC unless it has a zone
+            error: Only tasks with this text in their error
+            failure: Only failed or parked tasks with this fingerprint of GET /failures
+            where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
+            text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
+                instruction, params or metadata; a page covers 20,000 tasks and may be empty
+                although there is a next one
+            states: Only tasks in these states
+        """
+        request = CountTasks(
+            agent=agent,
+            lane=lane,
+            session=session,
+            batch=batch,
+            kind=kind,
+            handler=handler,
+            depends_on=depends_on,
+            since=since,
+            until=until,
+            finished_since=finished_since,
+            finished_until=finished_until,
+            error=error,
+            failure=failure,
+            where=as_list(where),
+            text=text,
+            states=as_list(states),
+        )
+        return self.perform(COUNT_TASKS, request)
 
     def show(self, task_id: str) -> TaskStatus:
         """Show a task with its attempts.
@@ -1928,32 +2240,74 @@ class Methods(ABC):
         self,
         *,
         agent: str | None = None,
-        states: str | Sequence[str] | None = None,
         lane: str | None = None,
         session: str | None = None,
         batch: str | None = None,
         kind: Literal["action", "handler", "instruction"] | None = None,
+        handler: str | None = None,
+        depends_on: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        finished_since: str | None = None,
+        finished_until: str | None = None,
+        error: str | None = None,
+        failure: str | None = None,
+        where: Sequence[str] | None = None,
+        text: str | None = None,
+        states: str | Sequence[str] | None = None,
         dry_run: bool = False,
+        limit: int | None = None,
+        cursor: str | None = None,
     ) -> TasksChanged:
         """Cancel all matching open tasks; needs at least one filter.
 
         Args:
             agent: Only tasks of this agent
-            states: Only tasks in these states
             lane: Only tasks of this lane
             session: Only tasks of this session
             batch: Only tasks of this batch
             kind: Only tasks of this kind
+            handler: Only tasks of this handler
+            depends_on: Only tasks that depend on the task with this id
+            since: Only tasks created at this time or later: 1h or 2d ago, 10:00, a date or RFC
+                3339; UTC unless it has a zone
+            until: Only tasks created before this time: 1h or 2d ago, 10:00, a date or RFC 3339;
+                UTC unless it has a zone
+            finished_since: Only tasks that ended at this time or later: 1h or 2d ago, 10:00, a
+                date or RFC 3339; UTC unless it has a zone
+            finished_until: Only tasks that ended before this time: 1h or 2d ago, 10:00, a date
+                or RFC 3339; UTC unless it has a zone
+            error: Only tasks with this text in their error
+            failure: Only failed or parked tasks with this fingerprint of GET /failures
+            where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
+            text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
+                instruction, params or metadata; a page covers 20,000 tasks and may be empty
+                although there is a next one
+            states: Only tasks in these states
             dry_run: Only count the tasks
+            limit: Change at most this many; nextCursor continues. Default: all, 1 to 10000
+            cursor: nextCursor of the previous page
         """
         request = ManyTasks(
             agent=agent,
-            states=states,
             lane=lane,
             session=session,
             batch=batch,
             kind=kind,
+            handler=handler,
+            depends_on=depends_on,
+            since=since,
+            until=until,
+            finished_since=finished_since,
+            finished_until=finished_until,
+            error=error,
+            failure=failure,
+            where=as_list(where),
+            text=text,
+            states=states,
             dry_run=dry_run,
+            limit=limit,
+            cursor=cursor,
         )
         return self.perform(CANCEL_MANY, request)
 
@@ -1961,32 +2315,74 @@ class Methods(ABC):
         self,
         *,
         agent: str | None = None,
-        states: str | Sequence[str] | None = None,
         lane: str | None = None,
         session: str | None = None,
         batch: str | None = None,
         kind: Literal["action", "handler", "instruction"] | None = None,
+        handler: str | None = None,
+        depends_on: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        finished_since: str | None = None,
+        finished_until: str | None = None,
+        error: str | None = None,
+        failure: str | None = None,
+        where: Sequence[str] | None = None,
+        text: str | None = None,
+        states: str | Sequence[str] | None = None,
         dry_run: bool = False,
+        limit: int | None = None,
+        cursor: str | None = None,
     ) -> TasksChanged:
         """Queue all matching failed or cancelled tasks again; needs at least one filter.
 
         Args:
             agent: Only tasks of this agent
-            states: Only tasks in these states
             lane: Only tasks of this lane
             session: Only tasks of this session
             batch: Only tasks of this batch
             kind: Only tasks of this kind
+            handler: Only tasks of this handler
+            depends_on: Only tasks that depend on the task with this id
+            since: Only tasks created at this time or later: 1h or 2d ago, 10:00, a date or RFC
+                3339; UTC unless it has a zone
+            until: Only tasks created before this time: 1h or 2d ago, 10:00, a date or RFC 3339;
+                UTC unless it has a zone
+            finished_since: Only tasks that ended at this time or later: 1h or 2d ago, 10:00, a
+                date or RFC 3339; UTC unless it has a zone
+            finished_until: Only tasks that ended before this time: 1h or 2d ago, 10:00, a date
+                or RFC 3339; UTC unless it has a zone
+            error: Only tasks with this text in their error
+            failure: Only failed or parked tasks with this fingerprint of GET /failures
+            where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
+            text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
+                instruction, params or metadata; a page covers 20,000 tasks and may be empty
+                although there is a next one
+            states: Only tasks in these states
             dry_run: Only count the tasks
+            limit: Change at most this many; nextCursor continues. Default: all, 1 to 10000
+            cursor: nextCursor of the previous page
         """
         request = ManyTasks(
             agent=agent,
-            states=states,
             lane=lane,
             session=session,
             batch=batch,
             kind=kind,
+            handler=handler,
+            depends_on=depends_on,
+            since=since,
+            until=until,
+            finished_since=finished_since,
+            finished_until=finished_until,
+            error=error,
+            failure=failure,
+            where=as_list(where),
+            text=text,
+            states=states,
             dry_run=dry_run,
+            limit=limit,
+            cursor=cursor,
         )
         return self.perform(RETRY_MANY, request)
 
@@ -1994,32 +2390,74 @@ class Methods(ABC):
         self,
         *,
         agent: str | None = None,
-        states: str | Sequence[str] | None = None,
         lane: str | None = None,
         session: str | None = None,
         batch: str | None = None,
         kind: Literal["action", "handler", "instruction"] | None = None,
+        handler: str | None = None,
+        depends_on: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        finished_since: str | None = None,
+        finished_until: str | None = None,
+        error: str | None = None,
+        failure: str | None = None,
+        where: Sequence[str] | None = None,
+        text: str | None = None,
+        states: str | Sequence[str] | None = None,
         dry_run: bool = False,
+        limit: int | None = None,
+        cursor: str | None = None,
     ) -> TasksChanged:
         """Queue all matching parked tasks again; needs at least one filter.
 
         Args:
             agent: Only tasks of this agent
-            states: Only tasks in these states
             lane: Only tasks of this lane
             session: Only tasks of this session
             batch: Only tasks of this batch
             kind: Only tasks of this kind
+            handler: Only tasks of this handler
+            depends_on: Only tasks that depend on the task with this id
+            since: Only tasks created at this time or later: 1h or 2d ago, 10:00, a date or RFC
+                3339; UTC unless it has a zone
+            until: Only tasks created before this time: 1h or 2d ago, 10:00, a date or RFC 3339;
+                UTC unless it has a zone
+            finished_since: Only tasks that ended at this time or later: 1h or 2d ago, 10:00, a
+                date or RFC 3339; UTC unless it has a zone
+            finished_until: Only tasks that ended before this time: 1h or 2d ago, 10:00, a date
+                or RFC 3339; UTC unless it has a zone
+            error: Only tasks with this text in their error
+            failure: Only failed or parked tasks with this fingerprint of GET /failures
+            where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
+            text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
+                instruction, params or metadata; a page covers 20,000 tasks and may be empty
+                although there is a next one
+            states: Only tasks in these states
             dry_run: Only count the tasks
+            limit: Change at most this many; nextCursor continues. Default: all, 1 to 10000
+            cursor: nextCursor of the previous page
         """
         request = ManyTasks(
             agent=agent,
-            states=states,
             lane=lane,
             session=session,
             batch=batch,
             kind=kind,
+            handler=handler,
+            depends_on=depends_on,
+            since=since,
+            until=until,
+            finished_since=finished_since,
+            finished_until=finished_until,
+            error=error,
+            failure=failure,
+            where=as_list(where),
+            text=text,
+            states=states,
             dry_run=dry_run,
+            limit=limit,
+            cursor=cursor,
         )
         return self.perform(RESET_MANY, request)
 
@@ -2127,6 +2565,25 @@ class Methods(ABC):
             idempotency_key=idempotency_key,
         )
         return self.perform(USE_TEMPLATE, request)
+
+    def task_timeline(self, task_id: str) -> TimelineList:
+        """Show when a task, its dependencies and its children waited and ran.
+
+        Args:
+            task_id: Id of the task
+        """
+        request = ShowTaskTimeline(task_id=task_id)
+        return self.perform(TASK_TIMELINE, request)
+
+    def batch_timeline(self, batch_id: str, *, limit: int = 100) -> TimelineList:
+        """Show when the tasks of a batch waited and ran.
+
+        Args:
+            batch_id: Id of the batch
+            limit: Number of tasks, the oldest first, 1 to 200
+        """
+        request = ShowBatchTimeline(batch_id=batch_id, limit=limit)
+        return self.perform(BATCH_TIMELINE, request)
 
     def create_token(
         self,
@@ -2657,6 +3114,45 @@ class AsyncMethods(ABC):
         request = PreviewSchedule(expr=expr, tz=tz, every_ms=every_ms, at=as_text(at), n=n)
         return await self.perform(CRON_PREVIEW, request)
 
+    async def effect_lease(
+        self,
+        lease_id: str,
+        name: str,
+        *,
+        token: int | None = None,
+        number: int | None = None,
+        check: bool = False,
+        happened: bool | None = None,
+    ) -> EffectBegun:
+        """Record that a run is about to act on another system; an unknown outcome parks the task.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, checked in addition to the one in the id
+            name: Name of the effect, the same in every run
+            number: Place of the effect among the steps of the run, from 1, 1 to 1000
+            check: The run checks an unknown outcome itself, so do not park the task
+            happened: false: the effect that the lease began did not happen
+        """
+        request = BeginLeaseEffect(
+            lease_id=lease_id, token=token, name=name, number=number, check=check, happened=happened
+        )
+        return await self.perform(EFFECT_LEASE, request)
+
+    async def resolve_effect(
+        self, task_id: str, name: str, *, happened: bool, value: Any = None
+    ) -> EffectResolved:
+        """Say whether an effect with an unknown outcome happened; its task runs again.
+
+        Args:
+            task_id: Id of the task
+            name: Name of the effect
+            happened: Whether the effect happened; if not, the next run acts again
+            value: Its result for the run, as any JSON
+        """
+        request = ResolveTaskEffect(task_id=task_id, name=name, happened=happened, value=value)
+        return await self.perform(RESOLVE_EFFECT, request)
+
     async def list_events(
         self,
         *,
@@ -2667,10 +3163,13 @@ class AsyncMethods(ABC):
         session: str | None = None,
         types: Sequence[str] | None = None,
         after: int | None = None,
+        since: str | None = None,
+        order: Literal["newest", "oldest"] = "oldest",
+        before: int | None = None,
         limit: int = 100,
         last_event_id: str | None = None,
     ) -> EventPage:
-        """List events, oldest first; without Accept: application/json, stream them as they happen.
+        """List events in either order; without Accept: application/json, stream new ones.
 
         Args:
             task: Only events of this task
@@ -2680,6 +3179,11 @@ class AsyncMethods(ABC):
             session: Only events of this session
             types: Only events of these types
             after: Only events after the event with this id, 0 to 4611686018427387904
+            since: Only events at this time or later: 1h or 2d ago, 10:00, a date or RFC 3339;
+                UTC unless it has a zone
+            order: Which events of a page come first; a stream is always oldest first
+            before: With order=newest: only events before the event with this id, 0 to
+                4611686018427387904
             limit: Maximum number of items, 1 to 1000
             last_event_id: Overrides after; browsers send it when they reconnect
         """
@@ -2691,6 +3195,9 @@ class AsyncMethods(ABC):
             session=session,
             types=as_list(types),
             after=after,
+            since=since,
+            order=order,
+            before=before,
             limit=limit,
             last_event_id=last_event_id,
         )
@@ -2705,6 +3212,91 @@ class AsyncMethods(ABC):
         request = TaskEvents(task_id=task_id)
         return await self.perform(TASK_EVENTS, request)
 
+    async def failures(
+        self,
+        *,
+        agent: str | None = None,
+        lane: str | None = None,
+        handler: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        limit: int = 50,
+    ) -> FailureList:
+        """List failed and parked tasks by error, the most frequent first.
+
+        Args:
+            agent: Only tasks of this agent
+            lane: Only tasks of this lane
+            handler: Only tasks of this handler
+            since: Only tasks that failed at this time or later: 1h or 2d ago, 10:00, a date or
+                RFC 3339; UTC unless it has a zone
+            until: Only tasks that failed before this time: 1h or 2d ago, 10:00, a date or RFC
+                3339; UTC unless it has a zone
+            limit: Maximum number of items, 1 to 1000
+        """
+        request = ListFailures(
+            agent=agent, lane=lane, handler=handler, since=since, until=until, limit=limit
+        )
+        return await self.perform(FAILURES, request)
+
+    async def retry_failures(
+        self,
+        fingerprint: str,
+        *,
+        agent: str | None = None,
+        lane: str | None = None,
+        handler: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        dry_run: bool = False,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> TasksChanged:
+        """Queue the failed and parked tasks with this error again.
+
+        Args:
+            agent: Only tasks of this agent
+            lane: Only tasks of this lane
+            handler: Only tasks of this handler
+            since: Only tasks that failed at this time or later: 1h or 2d ago, 10:00, a date or
+                RFC 3339; UTC unless it has a zone
+            until: Only tasks that failed before this time: 1h or 2d ago, 10:00, a date or RFC
+                3339; UTC unless it has a zone
+            fingerprint: Fingerprint of a group of GET /failures
+            dry_run: Only count the tasks
+            limit: Change at most this many; nextCursor continues. Default: all, 1 to 10000
+            cursor: nextCursor of the previous page
+        """
+        request = RetryFailures(
+            agent=agent,
+            lane=lane,
+            handler=handler,
+            since=since,
+            until=until,
+            fingerprint=fingerprint,
+            dry_run=dry_run,
+            limit=limit,
+            cursor=cursor,
+        )
+        return await self.perform(RETRY_FAILURES, request)
+
+    async def handlers(
+        self,
+        window: Literal["1h", "24h", "7d"] = "24h",
+        *,
+        agent: str | None = None,
+        handler: str | None = None,
+    ) -> HandlersShown:
+        """Show runs, failures, waits and durations of the last hours, by handler and by agent.
+
+        Args:
+            window: How far to look back, in full hours and the current one
+            agent: Only tasks of this agent
+            handler: Only tasks of this handler
+        """
+        request = ShowHandlers(window=window, agent=agent, handler=handler)
+        return await self.perform(HANDLERS, request)
+
     async def live(
         self,
     ) -> HealthStatus | Unhealthy:
@@ -2718,6 +3310,44 @@ class AsyncMethods(ABC):
         """Check whether the server can read and write its store and accepts requests."""
         request = CheckHealth()
         return await self.perform(READY, request)
+
+    async def lease_inbox(
+        self, lease_id: str, *, token: int | None = None, after: str | None = None, wait_ms: int = 0
+    ) -> LeaseInbox:
+        """Read the messages that reach a run; the next read takes those of this one.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, checked in addition to the one in the id
+            after: The cursor of the last response, whose messages are taken by this
+            wait_ms: Maximum wait if there is no message, 0 to 60000
+        """
+        request = ReadInbox(lease_id=lease_id, token=token, after=after, wait_ms=wait_ms)
+        return await self.perform(LEASE_INBOX, request)
+
+    async def take_inbox(
+        self, lease_id: str, *, token: int | None = None, after: str | None = None, wait_ms: int = 0
+    ) -> LeaseInbox:
+        """Take the messages that reach a run; safe to repeat with the same cursor.
+
+        Args:
+            lease_id: Id of the lease
+            token: Fencing token, checked in addition to the one in the id
+            after: The cursor of the last response; default: from the first message
+            wait_ms: Maximum wait if there is no message, 0 to 60000
+        """
+        request = TakeInbox(lease_id=lease_id, token=token, after=after, wait_ms=wait_ms)
+        return await self.perform(TAKE_INBOX, request)
+
+    async def withdraw_message(self, key: str, message_id: str) -> MessageWithdrawn:
+        """Withdraw a message that no run has yet.
+
+        Args:
+            key: Key of the session
+            message_id: Id of the message, or of its task
+        """
+        request = WithdrawOf(key=key, message_id=message_id)
+        return await self.perform(WITHDRAW_MESSAGE, request)
 
     async def lanes(
         self,
@@ -2882,6 +3512,7 @@ class AsyncMethods(ABC):
         permits: Sequence[Mapping[str, Any]] | None = None,
         closed: Mapping[str, Mapping[str, Any]] | None = None,
         observed: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+        inbox_after: str | None = None,
     ) -> LeaseRenewed:
         """Extend a lease, and report progress and output.
 
@@ -2895,6 +3526,7 @@ class AsyncMethods(ABC):
             permits: Permits to settle
             closed: Resources to close because their provider refuses requests
             observed: Remaining amounts that providers reported, by resource and unit
+            inbox_after: Cursor of the inbox that the run has; its messages are taken by this
         """
         request = RenewLease(
             lease_id=lease_id,
@@ -2906,6 +3538,7 @@ class AsyncMethods(ABC):
             permits=as_objects(permits),
             closed=as_object(closed),
             observed=as_object(observed),
+            inbox_after=inbox_after,
         )
         return await self.perform(RENEW_LEASE, request)
 
@@ -3507,7 +4140,8 @@ class AsyncMethods(ABC):
         self,
         key: str,
         *,
-        mode: Literal["collect", "followup", "interrupt", "queue"] | None = None,
+        mode: Literal["collect", "followup", "interrupt", "queue", "reject", "rollback", "steer"]
+        | None = None,
         cap: int | None = None,
         drop: Literal["new", "old"] | None = None,
         debounce_ms: int | None = None,
@@ -3546,7 +4180,8 @@ class AsyncMethods(ABC):
         key: str,
         text: str | None = None,
         *,
-        mode: Literal["collect", "followup", "interrupt", "queue"] | None = None,
+        mode: Literal["collect", "followup", "interrupt", "queue", "reject", "rollback", "steer"]
+        | None = None,
         cap: int | None = None,
         drop: Literal["new", "old"] | None = None,
         debounce_ms: int | None = None,
@@ -3737,50 +4372,145 @@ class AsyncMethods(ABC):
         self,
         *,
         agent: str | None = None,
-        states: Sequence[str] | None = None,
         lane: str | None = None,
         session: str | None = None,
         batch: str | None = None,
         kind: Literal["action", "handler", "instruction"] | None = None,
         handler: str | None = None,
         depends_on: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        finished_since: str | None = None,
+        finished_until: str | None = None,
+        error: str | None = None,
+        failure: str | None = None,
+        where: Sequence[str] | None = None,
         text: str | None = None,
+        states: Sequence[str] | None = None,
+        sort: Literal["newest", "oldest"] = "newest",
         brief: bool = False,
         limit: int = 100,
         cursor: str | None = None,
     ) -> TaskPage:
-        """List tasks, newest first.
+        """List tasks, newest first unless sort says otherwise.
 
         Args:
             agent: Only tasks of this agent
-            states: Only tasks in these states
             lane: Only tasks of this lane
             session: Only tasks of this session
             batch: Only tasks of this batch
             kind: Only tasks of this kind
             handler: Only tasks of this handler
             depends_on: Only tasks that depend on the task with this id
-            text: Only tasks with this text in id, handler, session, error or instruction; a
-                page covers 20,000 tasks and may be empty although there is a next one
+            since: Only tasks created at this time or later: 1h or 2d ago, 10:00, a date or RFC
+                3339; UTC unless it has a zone
+            until: Only tasks created before this time: 1h or 2d ago, 10:00, a date or RFC 3339;
+                UTC unless it has a zone
+            finished_since: Only tasks that ended at this time or later: 1h or 2d ago, 10:00, a
+                date or RFC 3339; UTC unless it has a zone
+            finished_until: Only tasks that ended before this time: 1h or 2d ago, 10:00, a date
+                or RFC 3339; UTC unless it has a zone
+            error: Only tasks with this text in their error
+            failure: Only failed or parked tasks with this fingerprint of GET /failures
+            where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
+            text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
+                instruction, params or metadata; a page covers 20,000 tasks and may be empty
+                although there is a next one
+            states: Only tasks in these states
+            sort: Which tasks come first, by submission
             brief: Leave out results and other long fields
             limit: Maximum number of items, 1 to 1000
             cursor: nextCursor of the previous page
         """
         request = ListTasks(
             agent=agent,
-            states=as_list(states),
             lane=lane,
             session=session,
             batch=batch,
             kind=kind,
             handler=handler,
             depends_on=depends_on,
+            since=since,
+            until=until,
+            finished_since=finished_since,
+            finished_until=finished_until,
+            error=error,
+            failure=failure,
+            where=as_list(where),
             text=text,
+            states=as_list(states),
+            sort=sort,
             brief=brief,
             limit=limit,
             cursor=cursor,
         )
         return await self.perform(TASKS, request)
+
+    async def count_tasks(
+        self,
+        *,
+        agent: str | None = None,
+        lane: str | None = None,
+        session: str | None = None,
+        batch: str | None = None,
+        kind: Literal["action", "handler", "instruction"] | None = None,
+        handler: str | None = None,
+        depends_on: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        finished_since: str | None = None,
+        finished_until: str | None = None,
+        error: str | None = None,
+        failure: str | None = None,
+        where: Sequence[str] | None = None,
+        text: str | None = None,
+        states: Sequence[str] | None = None,
+    ) -> TaskCount:
+        """Count tasks, in total and by state.
+
+        Args:
+            agent: Only tasks of this agent
+            lane: Only tasks of this lane
+            session: Only tasks of this session
+            batch: Only tasks of this batch
+            kind: Only tasks of this kind
+            handler: Only tasks of this handler
+            depends_on: Only tasks that depend on the task with this id
+            since: Only tasks created at this time or later: 1h or 2d ago, 10:00, a date or RFC
+                3339; UTC unless it has a zone
+            until: Only tasks created before this time: 1h or 2d ago, 10:00, a date or RFC 3339;
+                UTC unless it has a zone
+            finished_since: Only tasks that ended at this time or later: 1h or 2d ago, 10:00, a
+                date or RFC 3339; UTC unless it has a zone
+            finished_until: Only tasks that ended before this time: 1h or 2d ago, 10:00, a date
+                or RFC 3339; UTC unless it has a zone
+            error: Only tasks with this text in their error
+            failure: Only failed or parked tasks with this fingerprint of GET /failures
+            where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
+            text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
+                instruction, params or metadata; a page covers 20,000 tasks and may be empty
+                although there is a next one
+            states: Only tasks in these states
+        """
+        request = CountTasks(
+            agent=agent,
+            lane=lane,
+            session=session,
+            batch=batch,
+            kind=kind,
+            handler=handler,
+            depends_on=depends_on,
+            since=since,
+            until=until,
+            finished_since=finished_since,
+            finished_until=finished_until,
+            error=error,
+            failure=failure,
+            where=as_list(where),
+            text=text,
+            states=as_list(states),
+        )
+        return await self.perform(COUNT_TASKS, request)
 
     async def show(self, task_id: str) -> TaskStatus:
         """Show a task with its attempts.
@@ -3861,32 +4591,74 @@ class AsyncMethods(ABC):
         self,
         *,
         agent: str | None = None,
-        states: str | Sequence[str] | None = None,
         lane: str | None = None,
         session: str | None = None,
         batch: str | None = None,
         kind: Literal["action", "handler", "instruction"] | None = None,
+        handler: str | None = None,
+        depends_on: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        finished_since: str | None = None,
+        finished_until: str | None = None,
+        error: str | None = None,
+        failure: str | None = None,
+        where: Sequence[str] | None = None,
+        text: str | None = None,
+        states: str | Sequence[str] | None = None,
         dry_run: bool = False,
+        limit: int | None = None,
+        cursor: str | None = None,
     ) -> TasksChanged:
         """Cancel all matching open tasks; needs at least one filter.
 
         Args:
             agent: Only tasks of this agent
-            states: Only tasks in these states
             lane: Only tasks of this lane
             session: Only tasks of this session
             batch: Only tasks of this batch
             kind: Only tasks of this kind
+            handler: Only tasks of this handler
+            depends_on: Only tasks that depend on the task with this id
+            since: Only tasks created at this time or later: 1h or 2d ago, 10:00, a date or RFC
+                3339; UTC unless it has a zone
+            until: Only tasks created before this time: 1h or 2d ago, 10:00, a date or RFC 3339;
+                UTC unless it has a zone
+            finished_since: Only tasks that ended at this time or later: 1h or 2d ago, 10:00, a
+                date or RFC 3339; UTC unless it has a zone
+            finished_until: Only tasks that ended before this time: 1h or 2d ago, 10:00, a date
+                or RFC 3339; UTC unless it has a zone
+            error: Only tasks with this text in their error
+            failure: Only failed or parked tasks with this fingerprint of GET /failures
+            where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
+            text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
+                instruction, params or metadata; a page covers 20,000 tasks and may be empty
+                although there is a next one
+            states: Only tasks in these states
             dry_run: Only count the tasks
+            limit: Change at most this many; nextCursor continues. Default: all, 1 to 10000
+            cursor: nextCursor of the previous page
         """
         request = ManyTasks(
             agent=agent,
-            states=states,
             lane=lane,
             session=session,
             batch=batch,
             kind=kind,
+            handler=handler,
+            depends_on=depends_on,
+            since=since,
+            until=until,
+            finished_since=finished_since,
+            finished_until=finished_until,
+            error=error,
+            failure=failure,
+            where=as_list(where),
+            text=text,
+            states=states,
             dry_run=dry_run,
+            limit=limit,
+            cursor=cursor,
         )
         return await self.perform(CANCEL_MANY, request)
 
@@ -3894,32 +4666,74 @@ class AsyncMethods(ABC):
         self,
         *,
         agent: str | None = None,
-        states: str | Sequence[str] | None = None,
         lane: str | None = None,
         session: str | None = None,
         batch: str | None = None,
         kind: Literal["action", "handler", "instruction"] | None = None,
+        handler: str | None = None,
+        depends_on: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        finished_since: str | None = None,
+        finished_until: str | None = None,
+        error: str | None = None,
+        failure: str | None = None,
+        where: Sequence[str] | None = None,
+        text: str | None = None,
+        states: str | Sequence[str] | None = None,
         dry_run: bool = False,
+        limit: int | None = None,
+        cursor: str | None = None,
     ) -> TasksChanged:
         """Queue all matching failed or cancelled tasks again; needs at least one filter.
 
         Args:
             agent: Only tasks of this agent
-            states: Only tasks in these states
             lane: Only tasks of this lane
             session: Only tasks of this session
             batch: Only tasks of this batch
             kind: Only tasks of this kind
+            handler: Only tasks of this handler
+            depends_on: Only tasks that depend on the task with this id
+            since: Only tasks created at this time or later: 1h or 2d ago, 10:00, a date or RFC
+                3339; UTC unless it has a zone
+            until: Only tasks created before this time: 1h or 2d ago, 10:00, a date or RFC 3339;
+                UTC unless it has a zone
+            finished_since: Only tasks that ended at this time or later: 1h or 2d ago, 10:00, a
+                date or RFC 3339; UTC unless it has a zone
+            finished_until: Only tasks that ended before this time: 1h or 2d ago, 10:00, a date
+                or RFC 3339; UTC unless it has a zone
+            error: Only tasks with this text in their error
+            failure: Only failed or parked tasks with this fingerprint of GET /failures
+            where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
+            text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
+                instruction, params or metadata; a page covers 20,000 tasks and may be empty
+                although there is a next one
+            states: Only tasks in these states
             dry_run: Only count the tasks
+            limit: Change at most this many; nextCursor continues. Default: all, 1 to 10000
+            cursor: nextCursor of the previous page
         """
         request = ManyTasks(
             agent=agent,
-            states=states,
             lane=lane,
             session=session,
             batch=batch,
             kind=kind,
+            handler=handler,
+            depends_on=depends_on,
+            since=since,
+            until=until,
+            finished_since=finished_since,
+            finished_until=finished_until,
+            error=error,
+            failure=failure,
+            where=as_list(where),
+            text=text,
+            states=states,
             dry_run=dry_run,
+            limit=limit,
+            cursor=cursor,
         )
         return await self.perform(RETRY_MANY, request)
 
@@ -3927,32 +4741,74 @@ class AsyncMethods(ABC):
         self,
         *,
         agent: str | None = None,
-        states: str | Sequence[str] | None = None,
         lane: str | None = None,
         session: str | None = None,
         batch: str | None = None,
         kind: Literal["action", "handler", "instruction"] | None = None,
+        handler: str | None = None,
+        depends_on: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        finished_since: str | None = None,
+        finished_until: str | None = None,
+        error: str | None = None,
+        failure: str | None = None,
+        where: Sequence[str] | None = None,
+        text: str | None = None,
+        states: str | Sequence[str] | None = None,
         dry_run: bool = False,
+        limit: int | None = None,
+        cursor: str | None = None,
     ) -> TasksChanged:
         """Queue all matching parked tasks again; needs at least one filter.
 
         Args:
             agent: Only tasks of this agent
-            states: Only tasks in these states
             lane: Only tasks of this lane
             session: Only tasks of this session
             batch: Only tasks of this batch
             kind: Only tasks of this kind
+            handler: Only tasks of this handler
+            depends_on: Only tasks that depend on the task with this id
+            since: Only tasks created at this time or later: 1h or 2d ago, 10:00, a date or RFC
+                3339; UTC unless it has a zone
+            until: Only tasks created before this time: 1h or 2d ago, 10:00, a date or RFC 3339;
+                UTC unless it has a zone
+            finished_since: Only tasks that ended at this time or later: 1h or 2d ago, 10:00, a
+                date or RFC 3339; UTC unless it has a zone
+            finished_until: Only tasks that ended before this time: 1h or 2d ago, 10:00, a date
+                or RFC 3339; UTC unless it has a zone
+            error: Only tasks with this text in their error
+            failure: Only failed or parked tasks with this fingerprint of GET /failures
+            where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
+            text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
+                instruction, params or metadata; a page covers 20,000 tasks and may be empty
+                although there is a next one
+            states: Only tasks in these states
             dry_run: Only count the tasks
+            limit: Change at most this many; nextCursor continues. Default: all, 1 to 10000
+            cursor: nextCursor of the previous page
         """
         request = ManyTasks(
             agent=agent,
-            states=states,
             lane=lane,
             session=session,
             batch=batch,
             kind=kind,
+            handler=handler,
+            depends_on=depends_on,
+            since=since,
+            until=until,
+            finished_since=finished_since,
+            finished_until=finished_until,
+            error=error,
+            failure=failure,
+            where=as_list(where),
+            text=text,
+            states=states,
             dry_run=dry_run,
+            limit=limit,
+            cursor=cursor,
         )
         return await self.perform(RESET_MANY, request)
 
@@ -4062,6 +4918,25 @@ class AsyncMethods(ABC):
             idempotency_key=idempotency_key,
         )
         return await self.perform(USE_TEMPLATE, request)
+
+    async def task_timeline(self, task_id: str) -> TimelineList:
+        """Show when a task, its dependencies and its children waited and ran.
+
+        Args:
+            task_id: Id of the task
+        """
+        request = ShowTaskTimeline(task_id=task_id)
+        return await self.perform(TASK_TIMELINE, request)
+
+    async def batch_timeline(self, batch_id: str, *, limit: int = 100) -> TimelineList:
+        """Show when the tasks of a batch waited and ran.
+
+        Args:
+            batch_id: Id of the batch
+            limit: Number of tasks, the oldest first, 1 to 200
+        """
+        request = ShowBatchTimeline(batch_id=batch_id, limit=limit)
+        return await self.perform(BATCH_TIMELINE, request)
 
     async def create_token(
         self,

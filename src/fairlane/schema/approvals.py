@@ -23,14 +23,14 @@ from fairlane.core.approvals import (
 from fairlane.core.forms import Form
 from fairlane.core.json_types import JsonObject
 from fairlane.core.types import Cursor, Moment, PageLimit, Url
-from fairlane.schema.operation import GET, POST, Operation, Request, Response, one_of
+from fairlane.schema.operation import GET, POST, IdOf, Operation, Request, Response, one_of
 from fairlane.schema.wire import moment, moment_or_none
 
 LINK_MS_DEFAULT: Final = 24 * 3_600_000
 LINK_MS_MAX: Final = 30 * LINK_MS_DEFAULT
 
 ApprovalState = Annotated[str, one_of(STATES)]
-ApprovalId = Annotated[str, Meta(description="Id of the approval")]
+ApprovalId = Annotated[str, IdOf("approval"), Meta(description="Id of the approval")]
 Hash = Annotated[
     str,
     Meta(
@@ -46,7 +46,9 @@ class ListApprovals(Request):
     state: Annotated[
         str | None, Meta(description=f"Only approvals in one of the states {', '.join(STATES)}")
     ] = None
-    task: Annotated[str | None, Meta(description="Only approvals of this task")] = None
+    task: Annotated[str | None, IdOf("task"), Meta(description="Only approvals of this task")] = (
+        None
+    )
     limit: PageLimit = 100
     cursor: Cursor | None = None
 

@@ -9,11 +9,11 @@ from msgspec import Meta, field
 from fairlane.core.access import Scope
 from fairlane.core.batches import STATES, Batch
 from fairlane.core.types import Cursor, Moment, PageLimit
-from fairlane.schema.operation import GET, POST, Operation, Request, Response, one_of
+from fairlane.schema.operation import GET, POST, IdOf, Operation, Request, Response, one_of
 from fairlane.schema.wire import moment
 
 BatchState = Annotated[str, one_of(STATES)]
-BatchId = Annotated[str, Meta(description="Id of the batch")]
+BatchId = Annotated[str, IdOf("batch"), Meta(description="Id of the batch")]
 
 
 class ListBatches(Request):

@@ -11,8 +11,12 @@ from fairlane.schema import (
     audit,
     batches,
     cron,
+    effects,
     events,
+    failures,
+    handlers,
     health,
+    inbox,
     lanes,
     leases,
     policy,
@@ -23,6 +27,7 @@ from fairlane.schema import (
     task_streams,
     tasks,
     templates,
+    timelines,
     tokens,
     watch,
     webhooks,
@@ -31,9 +36,9 @@ from fairlane.schema import (
 from fairlane.schema.operation import AnyOperation, Operation
 
 MODULES: Final = (
-    *(access, approvals, attention, audit, batches, cron, events, health, lanes, leases, policy),
-    *(queue, resources, sessions, suspensions, tasks, task_streams, templates, tokens, watch),
-    *(webhooks, workers),
+    *(access, approvals, attention, audit, batches, cron, effects, events, failures, handlers),
+    *(health, inbox, lanes, leases, policy, queue, resources, sessions, suspensions, tasks),
+    *(task_streams, templates, timelines, tokens, watch, webhooks, workers),
 )
 
 OPERATIONS: Final[dict[str, AnyOperation]] = {

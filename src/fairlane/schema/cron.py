@@ -19,6 +19,7 @@ from fairlane.schema.operation import (
     GET,
     PATCH,
     POST,
+    IdOf,
     Operation,
     Request,
     Response,
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 PREVIEW_MAX: Final = 100
 
 JobName = Annotated[
-    str, Meta(description="Id of the job, or its name if only one agent uses that name")
+    str,
+    IdOf("job"),
+    Meta(description="Id of the job, or its name if only one agent uses that name"),
 ]
 
 
@@ -89,7 +92,9 @@ class ListCronJobRuns(Request):
 
 
 class ListCronRuns(Request):
-    job: Annotated[str | None, Meta(description="Only runs of the job with this id or name")] = None
+    job: Annotated[
+        str | None, IdOf("job"), Meta(description="Only runs of the job with this id or name")
+    ] = None
     job_id: Annotated[
         str | None, Meta(description="Only runs of the job with this id; it may be deleted")
     ] = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, field
 
@@ -10,13 +10,16 @@ from fairlane.core import approvals, batches, events, lifecycle
 from fairlane.core.access import Scope
 from fairlane.core.events import Event
 from fairlane.core.types import Moment, PageLimit, SequenceNumber
-from fairlane.schema.operation import GET, Header, Operation, Request, Response, one_of
+from fairlane.schema.operation import GET, Header, IdOf, Operation, Request, Response, one_of
+from fairlane.schema.task_filters import TimePoint
 from fairlane.schema.wire import moment, stored
 
 
 class ListEvents(Request):
-    task: Annotated[str | None, Meta(description="Only events of this task")] = None
-    batch: Annotated[str | None, Meta(description="Only events of this batch")] = None
+    task: Annotated[str | None, IdOf("task"), Meta(description="Only events of this task")] = None
+    batch: Annotated[str | None, IdOf("batch"), Meta(description="Only events of this batch")] = (
+        None
+    )
     agent: Annotated[str | None, Meta(description="Only events of this agent")] = None
     lane: Annotated[str | None, Meta(description="Only events of this lane")] = None
     session: Annotated[str | None, Meta(description="Only events of this session")] = None
@@ -27,6 +30,21 @@ class ListEvents(Request):
     after: Annotated[
         SequenceNumber | None, Meta(description="Only events after the event with this id")
     ] = None
+    since: Annotated[
+        TimePoint | None,
+        Meta(
+            description="Only events at this time or later: 1h or 2d ago, 10:00, a date or "
+            "RFC 3339; UTC unless it has a zone"
+        ),
+    ] = None
+    order: Annotated[
+        Literal["oldest", "newest"],
+        Meta(description="Which events of a page come first; a stream is always oldest first"),
+    ] = "oldest"
+    before: Annotated[
+        SequenceNumber | None,
+        Meta(description="With order=newest: only events before the event with this id"),
+    ] = None
     limit: PageLimit = 100
     last_event_id: Annotated[
         Annotated[str, Meta(pattern=r"^[0-9]{1,19}$(?!\n)")] | None,
@@ -36,7 +54,7 @@ class ListEvents(Request):
 
 
 class TaskEvents(Request):
-    task_id: Annotated[str, Meta(description="Id of the task")] = field(name="id")
+    task_id: Annotated[str, IdOf("task"), Meta(description="Id of the task")] = field(name="id")
 
 
 class EventShown(Response, kw_only=True):
@@ -48,6 +66,7 @@ class EventShown(Response, kw_only=True):
     agent: str | None = None
     lane: str | None = None
     session: str | None = None
+    handler: Annotated[str | None, Meta(description="Handler of the task, if it has one")] = None
     state: Annotated[
         Annotated[
             str, one_of(dict.fromkeys((*lifecycle.STATES, *batches.STATES, *approvals.STATES)))
@@ -73,6 +92,9 @@ class EventPage(Response):
     events: list[EventShown]
     next_after: Annotated[int, Meta(description="`after` of the next page")]
     more: bool
+    next_before: Annotated[
+        int | None, Meta(description="With order=newest: `before` of the next page")
+    ] = None
 
 
 class TaskEventList(Response):
@@ -89,6 +111,7 @@ def event_shown(
     batch: str | None,
     result: str | None,
     session: str | None = None,
+    handler: str | None = None,
 ) -> EventShown:
     """Return an event with the fields that its task adds."""
     return EventShown(
@@ -100,6 +123,7 @@ def event_shown(
         agent=agent,
         lane=lane,
         session=session,
+        handler=handler,
         state=one.approval[1] if one.approval else one.state,
         attempt=one.attempt or None,
         error=one.error,
@@ -123,7 +147,7 @@ LIST_EVENTS: Final = Operation(
     ListEvents,
     EventPage,
     Scope.READ,
-    "List events, oldest first; without Accept: application/json, stream them as they happen",
+    "List events in either order; without Accept: application/json, stream new ones",
 )
 TASK_EVENTS: Final = Operation(
     "task_events",

@@ -12,9 +12,10 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, field
 
-from fairlane.core import model
+from fairlane.core import effects, model
 from fairlane.core.access import Scope
 from fairlane.core.approvals import Approval
+from fairlane.core.inbox import CURSOR_CHARACTERS_MAX
 from fairlane.core.json_types import JsonObject
 from fairlane.core.model import Task
 from fairlane.core.steps import STEPS_MAX, Step, StepName
@@ -172,6 +173,10 @@ class RenewLease(NamedLease):
     ] = None
     closed: Closed = None
     observed: Observed = None
+    inbox_after: Annotated[
+        Annotated[str, Meta(max_length=CURSOR_CHARACTERS_MAX)] | None,
+        Meta(description="Cursor of the inbox that the run has; its messages are taken by this"),
+    ] = None
 
 
 class SendOutput(NamedLease, kw_only=True):
@@ -330,8 +335,31 @@ class LeaseStatus(Response):
     next_eligible_at: Moment | None = None
 
 
+class InboxEntry(Response):
+    """A message in the inbox of a run. `task` is the task that the message was."""
+
+    id: str
+    sender: str
+    text: str
+    task: str = field(name="taskId")
+    sent_at: Moment | None = None
+    media: list[Any] | None = None
+    metadata: JsonObject | None = None
+
+
+class RunInbox(Response):
+    """The next messages of a run. `more`: there are others behind them."""
+
+    messages: list[InboxEntry]
+    cursor: Annotated[str, Meta(description="Send it as after, or as inboxAfter of a renewal")]
+    more: bool = False
+
+
 class LeaseRenewed(LeaseStatus, kw_only=True):
     cancel_requested: Annotated[bool, Meta(description="Whether the worker must stop the task")]
+    inbox: Annotated[
+        RunInbox | None, Meta(description="Messages that reach the run, if there are any")
+    ] = None
 
 
 class PermitStatus(Response, kw_only=True):
@@ -400,6 +428,12 @@ class LeasesReported(Response):
 # -------------------------------------------------------------------- conversions
 
 
+def _step(one: Step) -> StepStatus:
+    """Return a step for the next run; an effect that an earlier one began is unknown to it."""
+    effect = effects.state_of(one.intent, None)
+    return StepStatus(one.number, one.name, stored(one.value), effect=effect)
+
+
 def lease_grant(
     row: Task,
     body: str,
@@ -430,7 +464,7 @@ def lease_grant(
         inputs=[TaskInput(*one.values()) for one in wire.task_inputs(body, inputs)] or None,
         approval=gate_of(decided),
         answers=answers_of(decided),
-        steps=[StepStatus(one.number, one.name, stored(one.value)) for one in recorded] or None,
+        steps=[_step(one) for one in recorded] or None,
     )
 
 

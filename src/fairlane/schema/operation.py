@@ -117,6 +117,16 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
+class IdOf:
+    """Mark a field that is the id of something, so that callers may shorten it.
+
+    `thing` is a task, batch, job, approval, template, delivery or endpoint.
+    """
+
+    thing: str
+
+
+@dataclass(frozen=True, slots=True)
 class WholeBody:
     """Mark the field that is the whole JSON body, for documents that the core checks.
 
@@ -213,6 +223,13 @@ class Operation(Generic[Q, R]):
             for name in self.places
             if isinstance(marker := _marker(self.request, name), Header)
         }
+
+    @functools.cached_property
+    def ids(self) -> dict[str, str]:
+        """Return what each field that is an id names: `task`, `batch`, ..."""
+        hints = get_type_hints(self.request, include_extras=True)
+        found = ((name, _id_of(hint)) for name, hint in hints.items())
+        return {name: thing for name, thing in found if thing is not None}
 
     @functools.cached_property
     def document(self) -> str | None:
@@ -381,6 +398,15 @@ def _marker(request: type[Request], name: str) -> Marker | None:
     for marker in get_args(hint)[1:] if get_origin(hint) is not None else ():
         if isinstance(marker, Marker):
             return marker
+    return None
+
+
+def _id_of(hint: object) -> str | None:
+    """Return what a type names by its id, at any depth of annotations."""
+    for one in get_args(hint):
+        found = one.thing if isinstance(one, IdOf) else _id_of(one)
+        if found is not None:
+            return found
     return None
 
 

@@ -25,6 +25,7 @@ from fairlane.schema.operation import (
     PATCH,
     POST,
     Header,
+    IdOf,
     Operation,
     Request,
     Response,
@@ -93,7 +94,7 @@ class ListEntries(Request):
 class EntryRequest(Request):
     """The id of one entry."""
 
-    entry_id: Annotated[str, Meta(description="Id of the entry")] = field(name="id")
+    entry_id: Annotated[str, IdOf("task"), Meta(description="Id of the entry")] = field(name="id")
 
 
 class DrainEntries(Request):

@@ -10,7 +10,7 @@ from fairlane.core.access import Scope
 from fairlane.core.steps import STEPS_MAX, StepName
 from fairlane.core.suspensions import SignalName, Until
 from fairlane.schema.leases import NamedLease
-from fairlane.schema.operation import POST, Operation, Request, Response
+from fairlane.schema.operation import POST, IdOf, Operation, Request, Response
 from fairlane.schema.task_status import TaskState
 
 
@@ -27,7 +27,7 @@ class SuspendLease(NamedLease, kw_only=True):
 
 
 class SendSignalTo(Request):
-    task_id: Annotated[str, Meta(description="Id of the task")] = field(name="id")
+    task_id: Annotated[str, IdOf("task"), Meta(description="Id of the task")] = field(name="id")
     name: Annotated[SignalName, Meta(description="Name of the signal")]
     value: Annotated[Any, Meta(description="Value for the run, as any JSON")] = None
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from fairlane.core import events, lifecycle, model, moments
+from fairlane.core import effects, events, lifecycle, model, moments
 from fairlane.core.events import Attempt
 from fairlane.core.json_types import JsonObject
 from fairlane.core.model import Task
@@ -46,6 +46,10 @@ class StepStatus(Response):
     name: str
     value: Any
     at: Annotated[Moment | None, Meta(description="When it was recorded; not in a lease")] = None
+    effect: Annotated[
+        Annotated[str, one_of(effects.STATES)] | None,
+        Meta(description="What is known of an effect; absent for an ordinary step"),
+    ] = None
 
 
 class TaskMessage(Response):
@@ -53,6 +57,7 @@ class TaskMessage(Response):
 
     id: str
     sender: str | None = None
+    text: Annotated[str | None, Meta(description="Its text, if the task has several")] = None
     sent_at: Moment | None = None
     media: list[Any] | None = None
     metadata: JsonObject | None = None
@@ -93,12 +98,22 @@ class TaskStatus(Response, kw_only=True):
     key: str | None = None
     needs: dict[str, dict[str, int | float | str]] | None = None
     quota: str | None = None
+    child_of: str | None = None
     sender: str | None = None
     media: list[Any] | None = None
     no_merge: bool | None = None
     messages: Annotated[
         list[TaskMessage] | None,
         Meta(description="Messages that the task consists of, oldest first"),
+    ] = None
+    inbox: Annotated[
+        list[TaskMessage] | None, Meta(description="Messages that its runs have taken, in order")
+    ] = None
+    rolled_back: Annotated[
+        list[str] | None,
+        Meta(
+            description="Ids of messages that the agent has to forget: their turn was rolled back"
+        ),
     ] = None
     cron: Annotated[CronOrigin | None, Meta(description="Cron job that submitted the task")] = None
     generation: Annotated[
@@ -121,6 +136,9 @@ class TaskStatus(Response, kw_only=True):
     gate: str | None = None
     notice: Annotated[
         str | None, Meta(description="Why a task that is ready cannot start: no worker can run it")
+    ] = None
+    progress: Annotated[
+        Any, Meta(description="What a running task reported last about its progress")
     ] = None
     approval: Annotated[
         ApprovalOutcome | None, Meta(description="The decision that the task waits for or needed")
@@ -153,6 +171,7 @@ class StoredMessage(msgspec.Struct, rename=json_name, omit_defaults=True):
 
     id: str
     sender: str | None = None
+    text: str | None = None
     sent_at: str | None = None
     media: list[msgspec.Raw] | None = None
     metadata: dict[str, msgspec.Raw] | None = None
@@ -179,10 +198,13 @@ class StoredRequest(msgspec.Struct, rename=json_name):
     key: str | None = None
     needs: dict[str, dict[str, int | float | str]] | None = None
     quota: str | None = None
+    child_of: str | None = None
     sender: str | None = None
     media: list[msgspec.Raw] | None = None
     no_merge: bool | None = None
     messages: list[StoredMessage] | None = None
+    inbox: list[StoredMessage] | None = None
+    rolled_back: list[str] | None = None
     cron: CronOrigin | None = None
     generation: int | None = None
     traceparent: str | None = None
@@ -285,8 +307,9 @@ def _readable(body: str, *, secrets: bool) -> StoredRequest | None:
     return request
 
 
-def step_status(one: Step) -> StepStatus:
-    return StepStatus(one.number, one.name, stored(one.value), moment(one.at))
+def step_status(one: Step, task: Task) -> StepStatus:
+    state = effects.state_of(one.intent, task.fencing_token if task.leased else None)
+    return StepStatus(one.number, one.name, stored(one.value), moment(one.at), state)
 
 
 def _attempt(one: Attempt) -> AttemptStatus:

@@ -19,12 +19,14 @@ from fairlane.schema.operation import (
     GET,
     POST,
     Header,
+    IdOf,
     Operation,
     RawBody,
     Request,
     Response,
     WholeBody,
 )
+from fairlane.schema.task_filters import TaskFilter
 from fairlane.schema.task_status import TaskState, TaskStatus
 from fairlane.schema.wire import Decimal, moment, one_line
 
@@ -33,11 +35,10 @@ if TYPE_CHECKING:
 
 WAIT_MS_MAX: Final = 60_000
 PARALLELISM_MAX: Final = 10
-TEXT_CHARACTERS_MAX: Final = 200
+CHANGED_MAX: Final = 10_000
 _OLD: Final = {"deprecated": True}
 
-TaskId = Annotated[str, Meta(description="Id of the task")]
-Kind = Literal["action", "handler", "instruction"]
+TaskId = Annotated[str, IdOf("task"), Meta(description="Id of the task")]
 RawTask = Annotated[
     msgspec.Raw,
     Meta(extra_json_schema={"$ref": f"#/components/schemas/{TaskRequest.__name__}"}),
@@ -91,31 +92,22 @@ class SubmitBatch(Request):
     raw: Annotated[bytes, RawBody()] = b""
 
 
-class ListTasks(Request):
-    agent: Annotated[str | None, Meta(description="Only tasks of this agent")] = None
+class ListTasks(TaskFilter):
     states: Annotated[list[str] | None, Meta(description="Only tasks in these states")] = field(
         default=None, name="state"
     )
-    lane: Annotated[str | None, Meta(description="Only tasks of this lane")] = None
-    session: Annotated[str | None, Meta(description="Only tasks of this session")] = None
-    batch: Annotated[str | None, Meta(description="Only tasks of this batch")] = None
-    kind: Annotated[Kind | None, Meta(description="Only tasks of this kind")] = None
-    handler: Annotated[str | None, Meta(description="Only tasks of this handler")] = None
-    depends_on: Annotated[
-        str | None, Meta(description="Only tasks that depend on the task with this id")
-    ] = None
-    text: Annotated[
-        Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)] | None,
-        Meta(
-            description=(
-                "Only tasks with this text in id, handler, session, error or instruction; a page "
-                "covers 20,000 tasks and may be empty although there is a next one"
-            )
-        ),
-    ] = None
+    sort: Annotated[
+        Literal["newest", "oldest"], Meta(description="Which tasks come first, by submission")
+    ] = "newest"
     brief: Annotated[bool, Meta(description="Leave out results and other long fields")] = False
     limit: PageLimit = 100
     cursor: Cursor | None = None
+
+
+class CountTasks(TaskFilter):
+    states: Annotated[list[str] | None, Meta(description="Only tasks in these states")] = field(
+        default=None, name="state"
+    )
 
 
 class NamedTask(Request):
@@ -140,18 +132,18 @@ class WaitForTask(Request):
     ] = 30_000
 
 
-class ManyTasks(Request):
+class ManyTasks(TaskFilter):
     """A filter of tasks; at least one field is required."""
 
-    agent: Annotated[str | None, Meta(description="Only tasks of this agent")] = None
     states: Annotated[
         str | Sequence[str] | None, Meta(description="Only tasks in these states")
     ] = field(default=None, name="state")
-    lane: Annotated[str | None, Meta(description="Only tasks of this lane")] = None
-    session: Annotated[str | None, Meta(description="Only tasks of this session")] = None
-    batch: Annotated[str | None, Meta(description="Only tasks of this batch")] = None
-    kind: Annotated[Kind | None, Meta(description="Only tasks of this kind")] = None
     dry_run: Annotated[bool, Meta(description="Only count the tasks")] = False
+    limit: Annotated[
+        Annotated[int, Meta(ge=1, le=CHANGED_MAX)] | None,
+        Meta(description="Change at most this many; nextCursor continues. Default: all"),
+    ] = None
+    cursor: Cursor | None = None
 
 
 class PruneTasks(Request):
@@ -192,6 +184,16 @@ class TaskPage(Response):
     tasks: list[TaskStatus]
     count: int
     next_cursor: str | None = None
+
+
+class TaskCount(Response):
+    """How many tasks match. If `complete` is false, there are so many tasks that only the newest
+    were counted.
+    """
+
+    count: int
+    by_state: dict[str, int]
+    complete: bool
 
 
 class CeilingStatus(Response):
@@ -273,6 +275,9 @@ class TasksChanged(Response):
     changed: int
     dry_run: bool
     task_ids: Annotated[list[str], Meta(description="Ids of the first hundred tasks")]
+    next_cursor: Annotated[
+        str | None, Meta(description="With limit: `cursor` of the next call, if more may match")
+    ] = None
 
 
 class TasksPruned(Response):
@@ -375,7 +380,16 @@ TASKS: Final = Operation(
     ListTasks,
     TaskPage,
     Scope.READ,
-    "List tasks, newest first",
+    "List tasks, newest first unless sort says otherwise",
+)
+COUNT_TASKS: Final = Operation(
+    "count_tasks",
+    GET,
+    "/tasks/count",
+    CountTasks,
+    TaskCount,
+    Scope.READ,
+    "Count tasks, in total and by state",
 )
 SHOW: Final = Operation(
     "show",

@@ -21,6 +21,7 @@ from fairlane.schema.operation import (
     POST,
     PUT,
     Header,
+    IdOf,
     Operation,
     RawBody,
     Request,
@@ -30,7 +31,7 @@ from fairlane.schema.operation import (
 from fairlane.schema.tasks import Once, TaskAccepted
 from fairlane.schema.wire import moment
 
-TemplateId = Annotated[str, Meta(description="Id of the template")]
+TemplateId = Annotated[str, IdOf("template"), Meta(description="Id of the template")]
 
 
 class CreateTemplateRequest(Request):

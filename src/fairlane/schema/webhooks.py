@@ -14,7 +14,7 @@ from fairlane.core import events, webhooks
 from fairlane.core.access import Scope
 from fairlane.core.types import Cursor, IdentifierOrEmpty, Moment, PageLimit
 from fairlane.core.webhooks import OVERLAP_SECONDS_MAX, Delivery, DeliveryState, Endpoint, Try
-from fairlane.schema.operation import DELETE, GET, POST, Operation, Request, Response, one_of
+from fairlane.schema.operation import DELETE, GET, POST, IdOf, Operation, Request, Response, one_of
 from fairlane.schema.wire import moment, moment_or_none
 
 # The time and id of the last delivery of a page.
@@ -36,7 +36,9 @@ SubscribedEvent = Literal[
 class ListDeliveries(Request):
     state: Annotated[DeliveryState | None, Meta(description="Only deliveries in this state")] = None
     task: Annotated[
-        str | None, Meta(description="Only deliveries about this task, batch or cron run")
+        str | None,
+        IdOf("task"),
+        Meta(description="Only deliveries about this task, batch or cron run"),
     ] = None
     agent: Annotated[str | None, Meta(description="Only deliveries of this agent")] = None
     limit: PageLimit = 100
@@ -46,7 +48,9 @@ class ListDeliveries(Request):
 class DeliveryRequest(Request):
     """The id of one delivery."""
 
-    delivery_id: Annotated[str, Meta(description="Id of the delivery")] = field(name="id")
+    delivery_id: Annotated[str, IdOf("delivery"), Meta(description="Id of the delivery")] = field(
+        name="id"
+    )
 
 
 class CreateWebhook(Request):
@@ -72,7 +76,9 @@ class ListWebhooks(Request):
 class WebhookRequest(Request):
     """The id of one endpoint."""
 
-    endpoint_id: Annotated[str, Meta(description="Id of the endpoint")] = field(name="id")
+    endpoint_id: Annotated[str, IdOf("endpoint"), Meta(description="Id of the endpoint")] = field(
+        name="id"
+    )
 
 
 class RotateWebhook(WebhookRequest):

@@ -20,9 +20,13 @@ from fairlane.services import (  # noqa: F401 - each module registers its servic
     audit,
     batches,
     cron,
+    effects,
     events,
+    failures,
     following,
+    handlers,
     health,
+    inbox,
     lanes,
     lease_reports,
     leases,
@@ -31,10 +35,12 @@ from fairlane.services import (  # noqa: F401 - each module registers its servic
     queue,
     resources,
     sessions,
+    short_ids,
     suspensions,
     task_streams,
     tasks,
     templates,
+    timelines,
     tokens,
     trail,
     watch,
@@ -124,11 +130,24 @@ def checked(operation: Operation[Q, R], request: Q) -> Q:
 
 
 def service_of(operation: Operation[Q, R]) -> Service[Q, R]:
-    """Return the service of an operation, with the audit log for changes by operators."""
+    """Return the service of an operation, with whole ids for short ones, and with the audit log
+    for changes by operators.
+    """
     service: Service[Q, R] = SERVICES[operation.name]
-    if not operation.is_audited:
+    if operation.is_audited:
+        service = _audited(operation, service)
+    if not operation.ids:
         return service
 
+    async def expanded(node: Node, caller: Caller, request: Q) -> R:
+        return await service(
+            node, caller, await short_ids.expanded(node, caller, operation, request)
+        )
+
+    return expanded
+
+
+def _audited(operation: Operation[Q, R], service: Service[Q, R]) -> Service[Q, R]:
     async def audited(node: Node, caller: Caller, request: Q) -> R:
         action, target = trail.action_of(operation), trail.target_of(operation, request)
         return await trail.recorded(

@@ -12,6 +12,7 @@ import msgspec
 from fairlane.core import events
 from fairlane.core.access import Caller
 from fairlane.core.errors import InvalidRequest
+from fairlane.core.model import HANDLER
 from fairlane.core.policy import nearest
 from fairlane.core.types import LIST_LIMIT_MAX
 from fairlane.engine.node import Node
@@ -19,6 +20,7 @@ from fairlane.engine.reads.views import EventFilter, EventView, Views
 from fairlane.schema import events as schema
 from fairlane.schema.events import EventPage, EventShown, TaskEventList, event_shown
 from fairlane.services.registry import implements
+from fairlane.services.searching import time_point
 from fairlane.store.pages import PAGE_BYTES_MAX, Page
 
 WINDOW: Final = 5000
@@ -27,7 +29,9 @@ WINDOW: Final = 5000
 @implements(schema.LIST_EVENTS)
 async def list_events(node: Node, caller: Caller, request: schema.ListEvents) -> EventPage:
     views, wanted = node.views, event_filter(caller, request)
-    after, size = first_id(request) or 0, 0
+    after, size = await starting_id(node, request) or 0, 0
+    if request.order == "newest":
+        return await _newest(node, wanted, request, after)
     found: list[Any] = []  # as JSON, encoded outside the event loop
     last = await views.read(views.last_event)
     more = after < last
@@ -38,6 +42,25 @@ async def list_events(node: Node, caller: Caller, request: schema.ListEvents) ->
         size += sum(len(memoryview(one)) for one in encoded)
         more = after < last
     return EventPage(events=found, next_after=after, more=more)
+
+
+async def _newest(
+    node: Node, wanted: EventFilter, request: schema.ListEvents, after: int
+) -> EventPage:
+    """Return the events after the one with this id, newest first."""
+    views = node.views
+    last = await views.read(views.last_event)
+    until = last if request.before is None else min(last, request.before - 1)
+    found: list[EventView] = []
+    while until > after and len(found) < request.limit:
+        floor = max(after, until - WINDOW)
+        left = request.limit - len(found)
+        page = await views.read(views.newest_events, wanted, floor, until, left)
+        found += page
+        until = page[-1].event.id - 1 if page.more else floor
+    more = until > after
+    newest = found[0].event.id if found else last
+    return EventPage([shown(one) for one in found], newest, more, until + 1 if more else None)
 
 
 @implements(schema.TASK_EVENTS)
@@ -76,6 +99,15 @@ def first_id(request: schema.ListEvents) -> int | None:
     return request.after if request.last_event_id is None else int(request.last_event_id)
 
 
+async def starting_id(node: Node, request: schema.ListEvents) -> int | None:
+    """Return the id to continue after, by id and by time; None if neither is given."""
+    since = time_point(node, request.since, "since")
+    given = first_id(request)
+    if since is None:
+        return given
+    return max(given or 0, await node.views.read(node.views.events_before, since))
+
+
 def window(
     views: Views, wanted: EventFilter, after: int, last: int, left: tuple[int, int]
 ) -> tuple[Page[EventView], int]:
@@ -94,7 +126,14 @@ def shown(view: EventView) -> EventShown:
         batch=view.batch,
         result=view.result,
         session=view.session,
+        handler=_handler(view.capability),
     )
+
+
+def _handler(capability: str | None) -> str | None:
+    """Return the handler that a capability names; None for another kind of task."""
+    kind, _, name = (capability or "").partition("/")
+    return name if kind == HANDLER and name else None
 
 
 def _encoded(

@@ -28,9 +28,10 @@ from fairlane.core.types import LIST_LIMIT_MAX
 from fairlane.engine.node import LOOK_AGAIN_SECONDS, Node, Waiter
 from fairlane.engine.reads.views import EventFilter, EventView, Piece, TaskView, Views
 from fairlane.schema import wire
-from fairlane.schema.events import ListEvents
+from fairlane.schema.events import LIST_EVENTS, ListEvents
 from fairlane.schema.tasks import TASK_OUTPUT, NamedTask, TaskOutput
-from fairlane.services.events import event_filter, first_id, shown, window
+from fairlane.services import short_ids
+from fairlane.services.events import event_filter, shown, starting_id, window
 from fairlane.services.registry import implements
 
 log = logging.getLogger("fairlane.following")
@@ -95,7 +96,8 @@ async def follow_events(
     Raise if the caller may not read them. `look_seconds` is how often to look for events of other
     processes that do not notify this node; None for never, unless the store is shared.
     """
-    wanted, after = event_filter(caller, request), first_id(request)
+    request = await short_ids.expanded(node, caller, LIST_EVENTS, request)
+    wanted, after = event_filter(caller, request), await starting_id(node, request)
     last = await node.views.feed.read(node.views.last_event)
     begin = last if after is None else min(after, last)
     return EventStream(begin, _Followed(node, look_seconds).events(wanted, begin, encode))
@@ -158,6 +160,7 @@ async def follow_output(
 
     Raise `NotFound` if the caller has no such task.
     """
+    task_id = await short_ids.whole_id(node, caller, "task", task_id)
     view: TaskView = await node.show(task_id, caller.agent)
     return _Followed(node, look_seconds).output(view.task.seq, encode)
 

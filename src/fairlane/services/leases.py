@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,6 +19,7 @@ from fairlane.core.leases import UNREADABLE
 from fairlane.core.model import HANDLER, Task, capability_of, is_node, parse_lease_id
 from fairlane.core.policy import nearest
 from fairlane.core.traceback_text import traceback_text
+from fairlane.core.types import IDENTIFIER
 from fairlane.core.validation import DEPTH_MAX, too_deep
 from fairlane.engine.commands import (
     AppendOutput,
@@ -34,6 +36,7 @@ from fairlane.engine.step_commands import Checkpoint, CheckpointOutcome
 from fairlane.engine.writing_node import WritingNode
 from fairlane.schema import leases as schema
 from fairlane.schema import wire
+from fairlane.schema.inbox import run_inbox
 from fairlane.schema.leases import (
     LeaseCompleted,
     LeaseGrant,
@@ -50,6 +53,7 @@ from fairlane.schema.leases import (
     lease_grant,
     lease_state,
 )
+from fairlane.services import inbox_reads
 from fairlane.services.registry import implements, implements_at_writer
 from fairlane.services.settling import report_of, settlements
 
@@ -115,7 +119,7 @@ async def granted(node: Node, caller: Caller, wanted: Lease, *, waits: bool) -> 
 async def withdraw(
     node: WritingNode, caller: Caller, request: schema.WithdrawLeases
 ) -> LeasesWithdrawn:
-    _check_worker(request.worker)
+    check_worker(request.worker)
     return LeasesWithdrawn(node.writer.withdraw(request.worker, caller.agent))
 
 
@@ -132,7 +136,7 @@ async def _check_lanes(node: Node, names: Sequence[str]) -> None:
 
 
 def _wanted(request: LeaseTasks, now: float, caller: Caller) -> Lease:
-    _check_worker(request.worker)
+    check_worker(request.worker)
     capabilities, any_handler = _capabilities(request)
     return Lease(
         worker=request.worker,
@@ -166,7 +170,10 @@ def _capabilities(request: LeaseTasks) -> tuple[frozenset[str], bool]:
     return frozenset(capabilities), any_handler
 
 
-def _check_worker(name: str) -> None:
+def check_worker(name: str) -> None:
+    """Raise `InvalidRequest` if a worker must not have this name."""
+    if not re.fullmatch(IDENTIFIER, name):
+        raise InvalidRequest(f"the name of a worker must match ^{IDENTIFIER}$")
     if is_node(name):
         raise InvalidRequest(
             "field 'worker' must not start with node_, which is reserved for servers"
@@ -209,9 +216,14 @@ async def start(node: Node, caller: Caller, request: NamedLease) -> LeaseStatus:
 
 @implements(schema.RENEW_LEASE)
 async def renew(node: Node, caller: Caller, request: schema.RenewLease) -> LeaseRenewed:
-    commands = renewal(await owned_key(node, caller, request), request)
+    key = await owned_key(node, caller, request)
+    commands = renewal(key, request)
+    page = await inbox_reads.taken(node, key, request.inbox_after) if request.inbox_after else None
     task: Task = (await asyncio.gather(*map(node.writer.ask, commands)))[0]
-    return LeaseRenewed(**lease_state(task), cancel_requested=must_stop(task))
+    if page is None and task.session is not None and not task.terminal:
+        page = await inbox_reads.unread(node, key)
+    found = run_inbox(page) if page is not None and page.messages else None
+    return LeaseRenewed(**lease_state(task), cancel_requested=must_stop(task), inbox=found)
 
 
 @implements(schema.OUTPUT_LEASE)

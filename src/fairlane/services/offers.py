@@ -17,14 +17,30 @@ from fairlane.schema import wire
 from fairlane.schema.task_status import TaskStatus
 
 PREFIX: Final = "invalid task: "
+PARENTS_MAX: Final = 100  # of one task that are looked up
 
 
 async def checked(node: Node, made: Submission) -> list[str] | None:
     """Return the warnings about a submission, None if there are none. Raise `InvalidRequest` for
     what the policy refuses.
     """
-    found = [*await _lane_warning(node, made), *await _handler_warning(node, made)]
-    return found or None
+    if made.lane is not None or not node.worker_cache.has(made.capability):
+        found = [*await _lane_warning(node, made), *await _handler_warning(node, made)]
+        return found or None
+    return None
+
+
+async def parent_warnings(node: Node, made: Submission, agent: str | None) -> list[str]:
+    """Return a warning if a task depends on tasks that do not exist: it may wait for ever."""
+    if not made.depends_on:
+        return []
+    views, asked = node.views, made.depends_on[:PARENTS_MAX]
+    try:
+        missing = await views.read(views.search.unknown, asked, agent)
+    except BusyError:
+        return []
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    return [f"it depends on {missing[0]}{more}, which is not known yet"] if missing else []
 
 
 async def checked_each(
@@ -92,8 +108,12 @@ async def _unserved(node: Node, capability: str, lane: str, agent: str) -> Unser
 
 
 async def add_notices(node: Node, tasks: Iterable[tuple[Task, TaskStatus]]) -> None:
-    """Say for each task that is ready to start if no worker can run it."""
+    """Say for each task that is ready to start if its lane is paused or no worker can run it."""
     for task, status in tasks:
         if task.ready:
+            lane = node.policy.lanes.get(task.lane)
+            if lane is not None and lane.paused:
+                status.notice = f"lane {task.lane} is paused"
+                continue
             found = await _unserved(node, task.capability, task.lane, task.agent)
             status.notice = None if found is None else found.text

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from fairlane.core import amounts, limits, resources
+from fairlane.core import amounts, limits
 from fairlane.core.access import Caller
 from fairlane.core.errors import InvalidRequest, NotFound
 from fairlane.core.policy import nearest
@@ -119,7 +119,7 @@ def _status(view: AccountView, declared: ResourcePolicy) -> ResourceStatus:
         state="closed" if closed else "open",
         closed_until=moment(account.closed_until) if closed and not lasting else None,
         reason=account.reason if closed else None,
-        limits=[_limit(account, one, now) for one in resources.limits_of(declared.limits)],
+        limits=[_limit(account, one, now) for one in declared.declared],
         waiting=view.waiting,
         holders=holders or None,
     )
@@ -227,7 +227,7 @@ async def show_resource_history(
     declared, key = _owned(node, caller, request)
     now = node.clock.now()
     steps = node.resource_history.span(request.name, key, request.window, now)
-    units = [limit.unit for limit in resources.limits_of(declared.limits)]
+    units = [limit.unit for limit in declared.declared]
     return ResourceHistoryShown(
         window=request.window,
         step_ms=WINDOWS[request.window][1],

@@ -51,10 +51,10 @@ MEDIA_ONLY: Final = "(media)"
 async def send_message(
     node: Node, caller: Caller, request: SendMessage
 ) -> MessageAccepted | SessionStopped:
-    text = (request.text or "").strip()
-    if text in (STOP, STOP_ALL):
+    command = command_of(request.text or "")
+    if command is not None:
         caller.require(Scope.CANCEL)
-        return await _stop(node, caller, request.key, only_oldest=text == STOP)
+        return await _stop(node, caller, request.key, only_oldest=command == STOP)
     made = message_submission(
         request, task_id=node.new_id(), agent=caller.agent, submitter=caller.token
     )
@@ -71,6 +71,16 @@ async def send_message(
     return MessageAccepted(
         **accepted, merged=key is None and answer.id != made.id, message_id=_message_id(made)
     )
+
+
+def command_of(text: str) -> str | None:
+    """Return the command that a message is, however it is capitalised; None for other messages.
+
+    Chats add the name of the bot that the command is for: `/stop@my_bot`.
+    """
+    word, at, name = text.strip().casefold().partition("@")
+    is_name = not at or name.replace("_", "").isalnum()
+    return word if word in (STOP, STOP_ALL) and is_name else None
 
 
 @implements(schema.STOP_SESSION)

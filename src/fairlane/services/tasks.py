@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -12,8 +11,7 @@ import msgspec
 from fairlane.core import lifecycle
 from fairlane.core.access import Caller
 from fairlane.core.errors import FairlaneError, IdempotencyConflict, InvalidRequest
-from fairlane.core.model import HANDLER, Submission, Task, capability_of
-from fairlane.core.policy import nearest
+from fairlane.core.model import Submission, Task
 from fairlane.core.submissions import (
     BATCH_MAX,
     DEFAULT_AGENT,
@@ -26,10 +24,11 @@ from fairlane.core.submissions import (
 )
 from fairlane.engine.commands import Cancel, IdempotencyKey, NewBatch, Reset, Retry, Submit
 from fairlane.engine.node import Node
-from fairlane.engine.reads.views import Filter, TaskView
+from fairlane.engine.reads.views import Page, TaskView
 from fairlane.schema import decoding
 from fairlane.schema import tasks as schema
 from fairlane.schema.approvals import newest
+from fairlane.schema.task_filters import TaskFilter
 from fairlane.schema.task_status import TaskStatus, brief_status, step_status, task_status
 from fairlane.schema.tasks import (
     BatchAccepted,
@@ -37,6 +36,7 @@ from fairlane.schema.tasks import (
     NamedTask,
     TaskAccepted,
     TaskCancelled,
+    TaskCount,
     TaskDeleted,
     TaskPage,
     TaskReset,
@@ -50,21 +50,17 @@ from fairlane.schema.tasks import (
     task_retried,
     task_why,
 )
-from fairlane.services import offers
+from fairlane.services import offers, searching
 from fairlane.services.pages import number
+from fairlane.services.progress import add_progress
 from fairlane.services.registry import implements
+from fairlane.services.searching import Search
 
 SHOWN_MAX: Final = 100
-# maximum number of tasks that one call searches for a text, which has no index
-SEARCHED_MAX: Final = 20_000
 _OPEN: Final = tuple(state for state in lifecycle.STATES if state not in lifecycle.TERMINAL)
 _FILTERS: Final = {
-    "agent": "agentId",
+    **{one.name: one.encode_name for one in msgspec.structs.fields(TaskFilter)},
     "states": "state",
-    "lane": "lane",
-    "session": "sessionKey",
-    "batch": "batchId",
-    "kind": "kind",
 }
 
 # -------------------------------------------------------------------- submit
@@ -73,12 +69,13 @@ _FILTERS: Final = {
 @implements(schema.SUBMIT)
 async def submit(node: Node, caller: Caller, request: schema.SubmitTask) -> TaskAccepted:
     made = submission_of(node, caller, request.task)
-    warnings = await offers.checked(node, made)
+    warnings = await offers.checked(node, made) or []
+    warnings += await offers.parent_warnings(node, made, caller.agent)
     key = idempotency_key(request.idempotency_key, made.agent, request.raw)
     outcome = (await node.submit(Submit([made], key, caller=submitter(caller))))[0]
     if isinstance(outcome, FairlaneError):
         raise outcome
-    return task_accepted(outcome, warnings)
+    return task_accepted(outcome, warnings or None)
 
 
 @implements(schema.SUBMIT_BATCH)
@@ -186,32 +183,51 @@ def _side_by_side(
 
 @implements(schema.TASKS)
 async def list_tasks(node: Node, caller: Caller, request: schema.ListTasks) -> TaskPage:
-    before, text = number(request.cursor), _pattern(request.text or "")
-    wanted = Filter(
-        agent=_agent(caller, request.agent),
-        states=_parse_states(",".join(request.states or ())),
-        lane=request.lane,
-        session=request.session,
-        batch=request.batch,
-        kind=request.kind,
-        capability=None if request.handler is None else capability_of(HANDLER, request.handler),
-        before=before,
-        parent=request.depends_on,
-        floor=None if text is None else await _search_floor(node, before),
-        text=text,
-    )
-    views = node.views
-    read = views.brief_tasks if request.brief else views.tasks
-    page = await views.read(read, wanted, request.limit)
+    search = _search(node, caller, request, oldest=request.sort == "oldest")
+    page, cursor = await _page(node, search, request)
     describe = _brief if request.brief else _status
-    cursor = None
-    if page.more:
-        cursor = str(page[-1].task.seq)
-    elif wanted.floor:
-        cursor = str(wanted.floor + 1)
     shown = [describe(view) for view in page]
-    await offers.add_notices(node, zip((view.task for view in page), shown, strict=True))
-    return TaskPage(shown, len(page), cursor)
+    pairs = list(zip((view.task for view in page), shown, strict=True))
+    await offers.add_notices(node, pairs)
+    await add_progress(node, pairs)
+    return TaskPage(shown, len(page), None if cursor is None else str(cursor))
+
+
+async def _page(
+    node: Node, search: Search, request: schema.ListTasks
+) -> tuple[Page[TaskView], int | None]:
+    """Return a page of tasks, and the cursor of the next one."""
+    views, cursor = node.views, number(request.cursor)
+    if search.failure is None:
+        wanted, rest = await searching.next_range(node, search, cursor)
+        read = views.search.page
+        shape = {"brief": request.brief, "oldest": search.oldest}
+        page = await views.read(read, wanted, request.limit, **shape)
+    else:
+        found, rest = await searching.ids(node, search, limit=request.limit, cursor=cursor)
+        seqs = [seq for seq, _ in found]
+        page = await views.read(views.search.page_of, seqs, brief=request.brief)
+    return page, page[-1].task.seq if page.more else rest
+
+
+@implements(schema.COUNT_TASKS)
+async def count_tasks(node: Node, caller: Caller, request: schema.CountTasks) -> TaskCount:
+    counts, complete = await searching.count(node, _search(node, caller, request))
+    return TaskCount(sum(counts.values()), counts, complete)
+
+
+def _search(
+    node: Node,
+    caller: Caller,
+    request: schema.ListTasks | schema.CountTasks,
+    *,
+    oldest: bool = False,
+) -> Search:
+    states = searching.parse_states(",".join(request.states or ()))
+    if oldest and request.failure is not None:
+        raise InvalidRequest("field 'sort' must be newest together with 'failure'")
+    wanted = searching.filter_of(node, caller, request, states)
+    return Search(wanted, oldest, request.failure)
 
 
 @implements(schema.SHOW)
@@ -239,8 +255,9 @@ async def _with_details(node: Node, view: TaskView) -> TaskStatus:
         status.approval = newest(found)
     if view.task.steps is not None:
         recorded = await node.views.read(node.views.steps_of, view.task.seq)
-        status.steps = [step_status(one) for one in recorded]
+        status.steps = [step_status(one, view.task) for one in recorded]
     await offers.add_notices(node, [(view.task, status)])
+    await add_progress(node, [(view.task, status)])
     return status
 
 
@@ -250,28 +267,6 @@ def _status(view: TaskView) -> TaskStatus:
 
 def _brief(view: TaskView) -> TaskStatus:
     return brief_status(view.task, view.body, view.error, view.log)
-
-
-def _agent(caller: Caller, agent: str | None) -> str | None:
-    """Return the agent whose tasks a caller may see: its own, or the requested one."""
-    return agent if caller.agent is None else caller.agent_for(agent)
-
-
-async def _search_floor(node: Node, before: int | None) -> int:
-    """Return the oldest task that one call may search for a text, from the cursor or the newest
-    task.
-    """
-    views = node.views
-    newest = await views.read(views.task_ids, Filter(), 1) if before is None else []
-    top = before or (newest[0][0] + 1 if newest else 1)
-    return max(0, top - 1 - SEARCHED_MAX)
-
-
-def _pattern(text: str) -> str | None:
-    """Return the LIKE pattern that finds a text; None for no text."""
-    if not text.strip():
-        return None
-    return "%" + re.sub(r"([!%_])", r"!\1", text.strip()) + "%"
 
 
 # -------------------------------------------------------------------- change
@@ -330,24 +325,30 @@ async def _change_each(
     *,
     newest_first: bool = False,
 ) -> TasksChanged:
-    """Change all tasks that match a filter and are in one of `states`.
+    """Change the tasks that match a filter and are in one of `states`: all, or up to the limit.
 
     Parents go before their children, unless `newest_first`: children are cancelled before their
     parents, whose end would cancel them too.
     """
     named = _states(request)
-    wanted = Filter(
-        agent=_agent(caller, request.agent),
-        states=[state for state in states if named is None or state in named],
-        lane=request.lane,
-        session=request.session,
-        batch=request.batch,
-        kind=request.kind,
-    )
-    found = await node.find(wanted) if wanted.states else []
-    order = found[::-1] if newest_first else found
-    changed = 0 if request.dry_run else await node.for_each(verb, order)
-    return TasksChanged(len(found), changed, request.dry_run, found[:SHOWN_MAX])
+    allowed = [state for state in states if named is None or state in named]
+    wanted = searching.filter_of(node, caller, request, allowed)
+    # Failures are found newest first only.
+    oldest = not newest_first and request.failure is None
+    found: list[tuple[int, str]] = []
+    cursor: int | None = None
+    if allowed:
+        search = Search(wanted, oldest, request.failure)
+        found, cursor = await searching.ids(
+            node, search, limit=request.limit, cursor=number(request.cursor)
+        )
+    if not newest_first and not oldest:
+        found.reverse()
+    ids = [task_id for _, task_id in found]
+    changed = 0 if request.dry_run else await node.for_each(verb, ids)
+    rest = None if cursor is None else str(cursor)
+    shown = (ids[::-1] if newest_first else ids)[:SHOWN_MAX]
+    return TasksChanged(len(ids), changed, request.dry_run, shown, rest)
 
 
 def _states(request: ManyTasks) -> list[str] | None:
@@ -364,23 +365,11 @@ def _states(request: ManyTasks) -> list[str] | None:
         names = ", ".join(_FILTERS.values())
         raise InvalidRequest(f"the filter is empty; set at least one of {names}")
     words = request.states if isinstance(request.states, str) else ",".join(request.states or ())
-    states = _parse_states(words)
+    states = searching.parse_states(words)
     for name, value in given.items():
-        if not value or (name == "state" and states is None):
+        blank = not value or (isinstance(value, str) and not value.strip())
+        if blank or (name == "state" and states is None):
             raise InvalidRequest(
                 f"field '{name}' is empty; give a value, or leave it out to match all"
             )
     return states
-
-
-def _parse_states(text: str) -> list[str] | None:
-    """Return the states of a comma list, None for no filter. Raise for an unknown state."""
-    states = []
-    for word in (one.strip() for one in text.split(",") if one.strip()):
-        state = lifecycle.state_from(word)
-        if state is None:
-            known = ", ".join(lifecycle.STATES)
-            hint = nearest(word, lifecycle.STATES)
-            raise InvalidRequest(f"'{word[:40]}' is not a state{hint or f'; use one of {known}'}")
-        states.append(state)
-    return states or None

@@ -8,7 +8,7 @@ from typing import Final
 from fairlane.core.access import Caller
 from fairlane.core.histogram import percentile
 from fairlane.engine.node import Node
-from fairlane.engine.reads.views import NodeView
+from fairlane.engine.reads.workers import NodeView
 from fairlane.engine.telemetry.history import Agent, HistoryBucket
 from fairlane.engine.verbs.nodes import LEASE_MS
 from fairlane.engine.writing_node import WritingNode
@@ -68,7 +68,7 @@ def _status(node: Node, one: NodeView, now: int) -> NodeStatus:
         version=one.version,
         started_at=moment(one.started_at),
         seen_at=moment(seen_at),
-        state=SILENT if now - seen_at > LEASE_MS else state,
+        state=SILENT if one.gone_at is not None or now - seen_at > LEASE_MS else state,
         running=one.running,
         answered=here,
     )
