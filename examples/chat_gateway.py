@@ -1,11 +1,12 @@
 """A chat gateway: each chat is a session whose messages are answered in order, one at a time.
 
-Shows: sessions, messages that arrive together and are merged, limits that are refused politely,
-stopping a chat.
+Shows: sessions, messages that arrive together and are merged, messages that reach a run while it
+works, limits that are refused politely, stopping a chat.
 Run:   python examples/chat_gateway.py    (needs no server)
 """
 
 import asyncio
+from typing import Any
 
 from fairlane import Fairlane, SessionQueueFull, Stopped, Work
 
@@ -13,24 +14,19 @@ app = Fairlane("sqlite://:memory:", policy={"sessions": {"cap": 3, "drop": "new"
 
 
 async def answer(work: Work) -> str:
-    """Stand in for a call of a model; replace it with your own."""
-    message: str = work.params["message"]
-    await asyncio.sleep(0.05)
-    return f"You said: {message!r}"
+    """Stand in for an agent; replace it with your own."""
+    said = [work.params["message"]]
+    for _ in range(10):  # its steps; after each one it reads what people have added
+        await asyncio.sleep(0.02)
+        said += [message["text"] for message in await work.inbox()]
+    return f"You said: {', '.join(map(repr, said))}"
 
 
-async def on_message(chat: str, sender: str, text: str, *, debounce_ms: int = 0) -> str:
+async def on_message(chat: str, sender: str, text: str, **how: Any) -> str:
     """Call this for every incoming message, and send the returned text to the chat."""
     try:
-        reply: str = await app.schedule(
-            session=chat,
-            fn=answer,
-            message=text,
-            sender=sender,
-            debounce_ms=debounce_ms,
-            timeout=60,
-        )
-        return reply
+        call = {"message": text, "sender": sender, "timeout": 60, **how}
+        return str(await app.schedule(session=chat, fn=answer, **call))
     except SessionQueueFull:
         return "Too many messages at once; please wait a moment."
     except Stopped:
@@ -46,6 +42,12 @@ async def main() -> None:
             on_message("chat:2", "bob", "Good morning."),
         )
         print(*replies, sep="\n")
+
+        # The second message steers the run of the first, which answers both.
+        first = asyncio.create_task(on_message("chat:4", "ada", "A train to Rome."))
+        await asyncio.sleep(0.05)
+        print(await on_message("chat:4", "ada", "In the morning.", mode="steer"))
+        await first
 
         flood = [asyncio.create_task(on_message("chat:3", "eve", f"{n}")) for n in range(10)]
         await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED)

@@ -1,6 +1,7 @@
 """An agent that survives: kill it or the server at any moment, and it continues where it was.
 
-Shows: steps that run once, children and their results, a sleep and a signal without a slot.
+Shows: steps that run once, children and their results, a sleep and a signal without a slot, and an
+       effect that never happens twice.
 Run:   fairlane serve &  python examples/durable_agent.py &
        fairlane submit --handler plan-trip --param city=Oslo
        fairlane signal TASK paid --value '{"amount": 5}'
@@ -11,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fairlane import Work, Worker
+from fairlane import EffectNotDone, Work, Worker
 
 worker = Worker(
     os.environ.get("FAIRLANE_URL", "http://127.0.0.1:9867"), lease_seconds=2, renew_seconds=0.5
@@ -26,6 +27,13 @@ def act(key: str, result: Any) -> Any:
     return result
 
 
+def look(key: str) -> str:
+    """Ask the other system whether a run that died has acted."""
+    if not LOG.is_file() or key not in LOG.read_text("utf-8").splitlines():
+        raise EffectNotDone
+    return "found"
+
+
 @worker.handler("plan-trip")
 async def plan_trip(work: Work) -> Any:
     city = work.params["city"]
@@ -36,7 +44,7 @@ async def plan_trip(work: Work) -> Any:
     programme = await work.results(days)
     await work.sleep(0.2)
     paid = await work.signal("paid")
-    booked = await work.step("book", act, f"{work.task_id}-book", f"{city}-7")
+    booked = await work.effect("book", act, f"{city}-7", check=look)
     return {"programme": programme, "paid": paid["amount"], "booked": booked}
 
 

@@ -50,10 +50,11 @@ def test_fan_out_retries_and_summarises(tmp_path: Path) -> None:
     ]
 
 
-def test_the_chat_gateway_merges_refuses_and_stops(tmp_path: Path) -> None:
-    ada, again, bob, *flood = ran("chat_gateway.py", tmp_path)
+def test_the_chat_gateway_merges_steers_refuses_and_stops(tmp_path: Path) -> None:
+    ada, again, bob, steered, *flood = ran("chat_gateway.py", tmp_path)
     assert ada == again == r"You said: 'A train to Rome.\nNo, to Milan.'"
     assert bob == "You said: 'Good morning.'"
+    assert steered == "You said: 'A train to Rome.', 'In the morning.'"
     said = Counter(line.partition(":")[0] for line in flood)
     assert said.total() == 10
     assert said["Too many messages at once; please wait a moment."] >= 1

@@ -117,6 +117,7 @@ async def test_merged_messages_keep_their_ids_and_metadata(app: MemoryFairlane) 
             "sender": "ann",
             "sentAt": "2026-01-01T00:00:00.000Z",
             "metadata": {"n": number},
+            "text": f"line {number}",
         }
         for number, one in enumerate(sent, 1)
     ]

@@ -82,6 +82,7 @@ async def test_a_run_submits_children_once_and_gets_their_results(app: MemoryFai
     echoes = [one for one in (await app.tasks()).tasks if one.handler == "echo"]
     assert len(echoes) == 2
     assert {one.agent for one in echoes} == {"ada"}
+    assert [(await app.show(one.task_id)).child_of for one in echoes] == [task.id] * 2
 
 
 async def test_a_fresh_retry_submits_new_children(app: MemoryFairlane) -> None:
@@ -157,7 +158,7 @@ async def test_a_wait_that_is_not_possible_fails_with_the_reason(app: MemoryFair
         ({"delayMs": -1}, "delayMs"),
         ({"tasks": []}, "tasks"),
         ({"signal": "two words"}, "signal"),
-        ({"message": True}, "message"),
+        ({"message": False}, "message"),
     ],
 )
 async def test_bad_waits_are_refused_and_named(
@@ -195,3 +196,74 @@ async def test_a_worker_on_the_network_waits_too(tmp_path: Path) -> None:
     assert [one.name for one in shown.steps] == [
         *("begin", "submit", "sleep", "signal:paid", "results")
     ]
+
+
+# --- messages -----------------------------------------------------------------------------------
+
+
+async def test_a_run_takes_the_messages_that_are_sent_to_it(app: MemoryFairlane) -> None:
+    said: list[str] = []
+    began, sent = asyncio.Event(), asyncio.Event()
+
+    @app.handler("chat")
+    async def chat(work: Work) -> object:
+        said.append(work.params["message"])
+        began.set()
+        await sent.wait()
+        found = await work.inbox()
+        assert await work.inbox() == []
+        return [(one["text"], one["sender"], one.get("metadata")) for one in found]
+
+    @app.handler("plain")
+    def plain(work: Work) -> object:
+        return work.inbox()
+
+    to = {"handler": "chat", "debounce_ms": 0}
+    first = await app.message("chat:1", "go", sender="ada", **to)
+    await began.wait()
+    second = await app.message(
+        "chat:1", "stop", sender="ada", mode="steer", metadata={"n": 1}, **to
+    )
+    sent.set()
+    await app.settle()
+    done = await app.show(first.task_id)
+    assert done.result == [["stop", "ada", {"n": 1}]]
+    taken = await app.show(second.task_id)
+    assert (taken.state, taken.result) == ("done", {"takenBy": first.task_id})
+    assert said == ["go"]
+    empty = await app.submit(handler="plain")
+    assert (await ended(app, empty)).result == []
+
+
+async def test_a_worker_takes_messages_and_waits_for_one(tmp_path: Path) -> None:
+    """Over HTTP: a further attempt gets what the first took; a wait returns the next message."""
+    store = f"sqlite:///{tmp_path / 'fairlane.db'}"
+    async with serving(tmp_path, store) as server, AsyncClient(server.url) as client:
+        worker = Worker(server.url)
+        reads: list[list[str]] = []
+
+        @worker.handler("chat")
+        async def chat(work: Work) -> object:
+            found: list[str] = []
+            while not found:
+                found = [one["text"] for one in await work.inbox()]
+                await asyncio.sleep(0.02)
+            reads.append(found)
+            if len(reads) == 1:
+                raise RuntimeError("crash")
+            answer = await work.message()
+            return [*found, answer["text"]]
+
+        running = asyncio.create_task(worker.run())
+        try:
+            first = await client.message("chat:1", "go", handler="chat", debounce_ms=0)
+            again = {"handler": "chat", "mode": "steer"}
+            await client.message("chat:1", "left", **again)
+            await until_it_waits_for("message", client, first.task_id)
+            await client.message("chat:1", "end", handler="chat", debounce_ms=0)
+            done = await client.wait(first.task_id, timeout=30)
+        finally:
+            worker.stop()
+            await running
+        assert (done.state, done.result) == ("done", ["left", "end"]), done
+        assert reads[:2] == [["left"], ["left"]]

@@ -104,6 +104,7 @@ class Fairlane(AsyncBaseClient):
         token_estimate: Function that returns (tokens, context window) of a session
         clock: Clock to use instead of the system's; for tests
         tracer: OpenTelemetry tracer, see `fairlane.tracing`
+        capture_output: Whether what handlers print and log becomes output of their tasks
     """
 
     def __init__(
@@ -123,6 +124,7 @@ class Fairlane(AsyncBaseClient):
         token_estimate: TokenEstimate | None = None,
         clock: Clock | None = None,
         tracer: Tracer | None = None,
+        capture_output: bool = True,
     ) -> None:
         self.clock = clock or SystemClock()
         self._task_secrets = TaskSecrets(allow_secrets, folder=secrets_folder)
@@ -147,7 +149,7 @@ class Fairlane(AsyncBaseClient):
         self._webhook_secret = webhook_secret
         self._drain_seconds = drain_seconds
         self._handlers: dict[str, Handler] = dict(BUILTIN)
-        self._handler_executor = HandlerExecutor(self._handlers)
+        self._handler_executor = HandlerExecutor(self._handlers, capture_output=capture_output)
         self._scheduling = Scheduling(self.node, token_estimate)
         self._sender: Sender | None = None
         self._action_executor: ActionExecutor | None = None

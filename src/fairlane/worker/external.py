@@ -44,10 +44,13 @@ class Worker:
     Args:
         url: Address of the server
         token: Access token; by default that of FAIRLANE_TOKEN or FAIRLANE_TOKEN_FILE
-        lanes: Lanes to lease from; all by default concurrency: Maximum number of tasks that run at
-        once name: Name of this worker in leases and logs; by default host, process and a random
-        part lease_seconds: How long a lease is valid without renewal renew_seconds: How often
-        leases are renewed drain_seconds: How long running tasks may continue after a stop
+        lanes: Lanes to lease from; all by default
+        concurrency: Maximum number of tasks that run at once
+        name: Name of this worker in leases and logs; by default host, process and a random part
+        lease_seconds: How long a lease is valid without renewal
+        renew_seconds: How often leases are renewed
+        drain_seconds: How long running tasks may continue after a stop
+        capture_output: Whether what handlers print and log becomes output of their tasks
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Worker:
         lease_seconds: float = LEASE_SECONDS,
         renew_seconds: float = RENEW_SECONDS,
         drain_seconds: float = DRAIN_SECONDS,
+        capture_output: bool = True,
     ) -> None:
         self.url = url
         self.token = token
@@ -70,6 +74,7 @@ class Worker:
         self.lease_seconds = lease_seconds
         self.renew_seconds = renew_seconds
         self.drain_seconds = drain_seconds
+        self.capture_output = capture_output
         self._handlers: dict[str, Handler] = {}
         self._loop: Loop | None = None
         self._stopping: asyncio.Event | None = None
@@ -147,7 +152,9 @@ class Worker:
             token=self.token,
             slots=self.concurrency,
         )
-        executor = HandlerExecutor(self._handlers, threads_max=self.concurrency)
+        executor = HandlerExecutor(
+            self._handlers, threads_max=self.concurrency, capture_output=self.capture_output
+        )
         loop = Loop(
             source,
             lambda: self._routes(executor),
@@ -155,6 +162,7 @@ class Worker:
             renew_seconds=self.renew_seconds,
         )
         self._loop = loop
+        source.keep_presence()
         try:
             await self._work(loop, stopping)
         finally:

@@ -75,6 +75,7 @@ class _Run:
         self._progress: _Progress | None = None
         self._resources: ResourceNotes | None = None
         self._steps: StepLog | None = None
+        self._inbox_after: str | None = None
 
     async def start(self) -> None:
         if not self.started:
@@ -112,10 +113,26 @@ class _Run:
     async def checkpoint(self, number: int, name: str, value: bytes) -> None:
         await _repeated(self._source.checkpoint, self.assignment, number, name, value)
 
+    async def begin_effect(self, number: int, name: str, *, checks: bool) -> str:
+        return await _repeated(self._source.effect, self.assignment, number, name, checks)
+
+    async def withdraw_effect(self, number: int, name: str) -> None:
+        await _repeated(self._source.withdraw_effect, self.assignment, number, name)
+
     async def suspend(self, number: int, name: str, until: Until) -> Waited | None:
         if self.has_reports:
             await self.finish_reports()
         return await _repeated(self._source.suspend, self.assignment, number, name, until)
+
+    async def inbox(self) -> list[JsonObject]:
+        """Take messages until none is left; a repeated request gets the same ones."""
+        found: list[JsonObject] = []
+        more = True
+        while more:
+            page = await _repeated(self._source.inbox, self.assignment, self._inbox_after)
+            self._inbox_after, more = page.cursor, page.more
+            found += msgspec.to_builtins(page.messages)
+        return found
 
     async def submit(self, fields: JsonObject, key: str) -> str:
         return await _repeated(self._source.submit, fields, key)

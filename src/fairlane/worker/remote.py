@@ -15,7 +15,6 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from fairlane.client.asynchronous import AsyncClient
 from fairlane.client.sync import Client
 from fairlane.core.approvals import ApprovalRequest
 from fairlane.core.errors import (
@@ -37,11 +36,13 @@ from fairlane.schema.approvals import ApprovalOutcome
 from fairlane.schema.leases import LeaseGrant, LeaseGrants, ReportLeases
 from fairlane.schema.task_status import request_of
 from fairlane.version import __version__
+from fairlane.worker import presence
 from fairlane.worker.executors.base import Work
 from fairlane.worker.executors.permits import NOTHING, Needs, SettlementReport
 from fairlane.worker.executors.waiting import Waited
+from fairlane.worker.presence import PresenceClient
 from fairlane.worker.reporting import REPORT_BYTES_MAX, Reporter, renew_all
-from fairlane.worker.source import Assignment, decisions
+from fairlane.worker.source import Assignment, InboxTaken, decisions
 
 log = logging.getLogger("fairlane.worker")
 
@@ -72,11 +73,16 @@ class RemoteSource:
         self._about: JsonObject = {"slots": slots, "version": __version__}
         self._lanes = lanes
         self._lease_ms = lease_ms
-        self._client = AsyncClient(url, token=token)
+        self._client = PresenceClient(url, token=token)
         self._reporter = Reporter(self._client, worker)
         self._renewals = Client(url, token=token, timeout=max(1.0, lease_ms / 3000))
         self._polls: set[asyncio.Task[LeaseGrants]] = set()
         self._withdrawing: asyncio.Task[None] | None = None
+        self._presence: asyncio.Task[None] | None = None
+
+    def keep_presence(self) -> None:
+        """Keep a connection open, so that the server notices at once if this process dies."""
+        self._presence = asyncio.create_task(presence.keep(self._client, self.worker))
 
     async def lease(
         self, capabilities: frozenset[str], started: frozenset[str], limit: int
@@ -200,6 +206,20 @@ class RemoteSource:
             assignment, "checkpoint", number=number, name=name, value=msgspec.Raw(value)
         )
 
+    async def effect(
+        self,
+        assignment: Assignment,
+        number: int,
+        name: str,
+        checks: bool,  # noqa: FBT001 - passed on with the others
+    ) -> str:
+        call = self._client.effect_lease(_id(assignment), name, number=number, check=checks)
+        return (await _answered(call)).effect
+
+    async def withdraw_effect(self, assignment: Assignment, number: int, name: str) -> None:
+        call = self._client.effect_lease(_id(assignment), name, number=number, happened=False)
+        await _answered(call)
+
     async def suspend(
         self, assignment: Assignment, number: int, name: str, until: Until
     ) -> Waited | None:
@@ -207,6 +227,9 @@ class RemoteSource:
         call = self._client.suspend_lease(_id(assignment), wanted, name=name, number=number)
         done = await _answered(call)
         return None if done.suspended else Waited(done.value)
+
+    async def inbox(self, assignment: Assignment, after: str | None) -> InboxTaken:
+        return await _answered(self._client.take_inbox(_id(assignment), after=after))
 
     async def submit(self, fields: JsonObject, key: str) -> str:
         return (await _answered(self._client.submit(idempotency_key=key, **fields))).task_id
@@ -231,6 +254,9 @@ class RemoteSource:
         if self._withdrawing is not None:
             await self._withdrawing
         await self._reporter.close()
+        if self._presence is not None:
+            self._presence.cancel()
+            await asyncio.wait([self._presence])
         await self._client.close()
         self._renewals.close()
 

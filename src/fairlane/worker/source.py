@@ -12,14 +12,16 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from fairlane.core import approvals, suspensions, validation
+from fairlane.core import approvals, effects, suspensions, validation
 from fairlane.core.approvals import ApprovalRequest
 from fairlane.core.errors import ExecutionFailed, InvalidRequest, LeaseLost, ResourceBusy
+from fairlane.core.inbox import parse_cursor
 from fairlane.core.json_types import JsonObject
 from fairlane.core.leases import UNREADABLE
 from fairlane.core.model import Task
 from fairlane.core.policy import Policy
 from fairlane.core.sessions import conversation_id
+from fairlane.core.steps import Step
 from fairlane.core.suspensions import Until
 from fairlane.engine.commands import (
     AppendOutput,
@@ -33,6 +35,7 @@ from fairlane.engine.commands import (
     Renew,
     Start,
 )
+from fairlane.engine.inbox_commands import InboxOutcome, TakeMessages
 from fairlane.engine.resource_commands import (
     Closing,
     Permit,
@@ -41,7 +44,13 @@ from fairlane.engine.resource_commands import (
     ResourceReport,
     SettlePermit,
 )
-from fairlane.engine.step_commands import Checkpoint, Suspend, SuspendOutcome
+from fairlane.engine.step_commands import (
+    BeginEffect,
+    Checkpoint,
+    EffectOutcome,
+    Suspend,
+    SuspendOutcome,
+)
 from fairlane.engine.verbs.nodes import LEASE_MS
 from fairlane.engine.writer import Writer
 from fairlane.schema import wire
@@ -63,6 +72,17 @@ class Assignment(msgspec.Struct, frozen=True, gc=False):
     work: Work
     capability: str
     started: bool
+
+
+class InboxTaken(Protocol):
+    """Messages that a run has taken, and the cursor behind them."""
+
+    @property
+    def messages(self) -> Sequence[object]: ...
+    @property
+    def cursor(self) -> str: ...
+    @property
+    def more(self) -> bool: ...
 
 
 SubmitTask = Callable[[JsonObject, str], Awaitable[str]]  # fields and idempotency key to an id
@@ -115,10 +135,28 @@ class LeaseSource(Protocol):
         """Record the value of a step, which is JSON."""
         ...
 
+    async def effect(
+        self,
+        assignment: Assignment,
+        number: int,
+        name: str,
+        checks: bool,  # noqa: FBT001 - passed on with the others
+    ) -> str:
+        """Record that a run is about to act, and return the state of the effect."""
+        ...
+
+    async def withdraw_effect(self, assignment: Assignment, number: int, name: str) -> None:
+        """Record that a run has not acted."""
+        ...
+
     async def suspend(
         self, assignment: Assignment, number: int, name: str, until: Until
     ) -> Waited | None:
         """Return what a wait has brought; None if the lease was suspended until then."""
+        ...
+
+    async def inbox(self, assignment: Assignment, after: str | None) -> InboxTaken:
+        """Take the messages that have reached a run, after those of an earlier answer."""
         ...
 
     async def submit(self, fields: JsonObject, key: str) -> str:
@@ -253,6 +291,21 @@ class EngineSource:
         key = assignment.seq, assignment.fencing_token
         await self._writer.ask(Checkpoint(*key, name, value.decode(), number))
 
+    async def effect(
+        self,
+        assignment: Assignment,
+        number: int,
+        name: str,
+        checks: bool,  # noqa: FBT001 - passed on with the others
+    ) -> str:
+        key = assignment.seq, assignment.fencing_token
+        done: EffectOutcome = await self._writer.ask(BeginEffect(*key, name, number, checks))
+        return done.state
+
+    async def withdraw_effect(self, assignment: Assignment, number: int, name: str) -> None:
+        key = assignment.seq, assignment.fencing_token
+        await self._writer.ask(BeginEffect(*key, name, number, withdraws=True))
+
     async def suspend(
         self, assignment: Assignment, number: int, name: str, until: Until
     ) -> Waited | None:
@@ -260,6 +313,12 @@ class EngineSource:
         key = assignment.seq, assignment.fencing_token
         done: SuspendOutcome = await self._writer.ask(Suspend(*key, name, until, number))
         return None if done.suspended else Waited(msgspec.json.decode(done.value or "null"))
+
+    async def inbox(self, assignment: Assignment, after: str | None) -> InboxTaken:
+        key = assignment.seq, assignment.fencing_token
+        take = TakeMessages(*key, after=parse_cursor(after).count)
+        done: InboxOutcome = await self._writer.ask(take)
+        return done.page
 
     async def submit(self, fields: JsonObject, key: str) -> str:
         if self._submit is None:
@@ -334,12 +393,15 @@ def _assignment(grant: Grant, timeout_ms: int | None, policy: Policy) -> Assignm
             if task.session
             else None
         ),
-        steps=[
-            {"number": one.number, "name": one.name, "value": msgspec.json.decode(one.value)}
-            for one in grant.steps
-        ],
+        steps=[_recorded(one) for one in grant.steps],
     )
     return Assignment(task.seq, task.fencing_token, work, task.capability, task.state == "running")
+
+
+def _recorded(one: Step) -> JsonObject:
+    found = {"number": one.number, "name": one.name, "value": msgspec.json.decode(one.value)}
+    effect = effects.state_of(one.intent, None)
+    return found if effect is None else {**found, "effect": effect}
 
 
 def decisions(

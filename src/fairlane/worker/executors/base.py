@@ -91,9 +91,15 @@ class Work(msgspec.Struct, frozen=True):
     def messages(self) -> list[JsonObject]:
         """Messages that the task was made from, oldest first.
 
-        Each has `id` and `sender`, and `sentAt`, `media` and `metadata` if they were sent.
+        Each has `id` and `sender`, and `sentAt`, `media` and `metadata` if they were sent. If there
+        are several, each has its `text`.
         """
         return messages_of(self.request)
+
+    @property
+    def rolled_back(self) -> list[str]:
+        """Ids of messages that the agent has to forget: this message rolled their turn back."""
+        return self.request.get("rolledBack") or []
 
     @property
     def cron(self) -> JsonObject | None:
@@ -173,6 +179,38 @@ class Work(msgspec.Struct, frozen=True):
 
         return steps.step(name, function, args, kwargs)
 
+    def effect(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        check: Callable[[str], Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Run a function that acts on another system, and never act twice without knowing.
+
+        Records the intent, calls `function(key, *args, **kwargs)`, and records its result, which
+        later runs return. The key is the same in every run: pass it on as idempotency key. If a run
+        ends before the result is recorded, the next one asks `check`; without it the task is parked
+        until an operator says whether the effect happened. Await it in an async handler.
+
+        Args:
+            name: Name of the effect, the same in every run
+            function: Async or plain function that acts; raises `EffectNotDone` if it has not acted
+            args: Its further arguments
+            check: Async or plain function that gets the key and returns the result if the effect
+                happened, or raises `EffectNotDone`
+            kwargs: Its keyword arguments
+
+        Raises:
+            ExecutionFailed: Earlier runs recorded another step in this place, or the result is too
+                large or not JSON. No further attempt is made
+        """
+        from fairlane.worker.executors import effects  # noqa: PLC0415 - it is about runs
+
+        return effects.effect(name, function, args, kwargs, check)
+
     def sleep(self, seconds: float) -> Any:
         """Wait without a slot: the run ends here, and the task runs again after this time.
 
@@ -197,6 +235,29 @@ class Work(msgspec.Struct, frozen=True):
         from fairlane.worker.executors import waiting  # noqa: PLC0415 - it is about runs
 
         return waiting.signal(name)
+
+    def message(self) -> Any:
+        """Wait without a slot for the next message of the session, and return it.
+
+        A message that waits already is returned at once, whatever its mode. It has `id`, `sender`
+        and `text`, and `sentAt`, `media` and `metadata` if they were sent. Await it in an async
+        handler.
+        """
+        from fairlane.worker.executors import waiting  # noqa: PLC0415 - it is about runs
+
+        return waiting.message()
+
+    def inbox(self) -> Any:
+        """Take the messages that have reached this run, and return them, oldest first.
+
+        The list is empty if none has come. Messages are sent to a running task with the mode
+        `steer`; each has the same fields as those of `work.message`. What a run does not take
+        becomes the next turn of the session. A run that starts again gets the messages of earlier
+        attempts from its first call. Await it in an async handler.
+        """
+        from fairlane.worker.executors import waiting  # noqa: PLC0415 - it is about runs
+
+        return waiting.inbox()
 
     def submit(self, **fields: Any) -> Any:
         """Submit a task once, and return its id; later runs return the same id.
@@ -301,8 +362,21 @@ class Run(Protocol):
         lost.
         """
 
+    async def begin_effect(self, number: int, name: str, *, checks: bool) -> str:
+        """Record that the run is about to act, and return the state of the effect. Raise
+        `EffectUnknown` if the task was parked instead.
+        """
+        ...
+
+    async def withdraw_effect(self, number: int, name: str) -> None:
+        """Record that the run has not acted."""
+
     async def suspend(self, number: int, name: str, until: Until) -> Waited | None:
         """Return what a wait has brought; None if the lease was suspended until then."""
+
+    async def inbox(self) -> list[JsonObject]:
+        """Take the messages that have reached the run."""
+        ...
 
     async def submit(self, fields: JsonObject, key: str) -> str:
         """Submit a task and return its id. The same key gives the same task."""

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from fairlane.core.errors import ExecutionFailed
-from fairlane.worker.executors import current, failures
+from fairlane.worker.executors import capture, current, failures
 from fairlane.worker.executors.asking import Suspended
 from fairlane.worker.executors.base import Run, Work
 from fairlane.worker.executors.threads import DaemonThreads
@@ -58,13 +58,31 @@ class HandlerExecutor:
 
     starts_itself = False
 
-    def __init__(self, handlers: Mapping[str, Handler], *, threads_max: int = THREADS_MAX) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        *,
+        threads_max: int = THREADS_MAX,
+        capture_output: bool = False,
+    ) -> None:
+        """With `capture_output`, what handlers print and log becomes output of their tasks."""
         self._handlers = handlers
+        self._capture_output = capture_output
+        self._captures = False
         self._threads = DaemonThreads(threads_max, name="fairlane-handler")
 
     def execute(self, run: Run) -> Coroutine[Any, Any, Any]:
         current.begin(run)
+        if self._capture_output and run.work.request.get("handler") not in BUILTIN:
+            self._start_capture()
+            capture.begin()
         return self.run(self._handler(run.work), run.work)
+
+    def _start_capture(self) -> None:
+        """Replace the streams of the process when the first handler runs."""
+        if not self._captures:
+            self._captures = True
+            capture.CAPTURE.start()
 
     async def run(self, handler: Handler, work: Work) -> Any:
         """Call the function, and turn its exception into a failure."""
@@ -83,6 +101,9 @@ class HandlerExecutor:
     async def close(self) -> None:
         """Return at once: functions still running in threads do not hold up the process."""
         self._threads.shutdown()
+        if self._captures:
+            self._captures = False
+            capture.CAPTURE.stop()
 
     def _handler(self, work: Work) -> Handler:
         name = work.request.get("handler")

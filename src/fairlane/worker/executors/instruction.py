@@ -131,6 +131,7 @@ def _context(work: Work) -> JsonObject:
         "sender": work.sender,
         "messages": work.messages,
         "media": work.request.get("media"),
+        "rolledBack": work.rolled_back,
         "cron": work.cron,
     }
     return {name: value for name, value in found.items() if value}

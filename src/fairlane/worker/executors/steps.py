@@ -42,7 +42,7 @@ class StepLog:
         self._recorded: Mapping[int, JsonObject] = {one["number"]: one for one in recorded}
         self._numbers = itertools.count(1)
 
-    def call(self, name: str) -> StepCall:
+    def call(self, name: str, *, effect: bool = False) -> StepCall:
         """Return the next step. Raise `ExecutionFailed` if another was recorded in its place."""
         try:
             msgspec.convert(name, StepName)
@@ -53,6 +53,9 @@ class StepLog:
         found = self._recorded.get(number)
         if found is not None and found["name"] != name:
             raise _refused(steps.mismatch(number, found["name"], name))
+        if found is not None and found.get("effect") is not None and not effect:
+            problem = f'step {number} "{name}" was recorded as an effect; call work.effect for it'
+            raise ExecutionFailed(problem, retryable=False)
         return StepCall(number, name, found)
 
 

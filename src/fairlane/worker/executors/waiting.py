@@ -1,4 +1,5 @@
-"""`work.sleep`, `work.signal`, `work.submit` and `work.results`: a run waits without a slot.
+"""`work.sleep`, `work.signal`, `work.message`, `work.submit` and `work.results`: a run waits
+without a slot; `work.inbox` takes messages.
 
 Each wait is a step of the run. If it is not over yet, the lease ends, and `Suspended` ends the
 handler; the next run gets what it waited for from the record.
@@ -35,6 +36,15 @@ def sleep(seconds: float) -> Any:
 
 def signal(name: str) -> Any:
     return _wait(f"signal:{name}", Until(signal=name))
+
+
+def message() -> Any:
+    return _wait("message", Until(message=True))
+
+
+def inbox() -> Any:
+    run, loop = current.running("read its inbox")
+    return _here(run.inbox(), loop)
 
 
 def results(children: Sequence[object]) -> Any:
@@ -100,7 +110,8 @@ async def _submitted(run: Run, call: StepCall, fields: JsonObject) -> str:
         return str(call.recorded["value"])
     key = child_key(run.work.task_id, call.number)
     try:
-        task_id = await run.submit({"agent": run.work.agent, **fields}, key)
+        mine = {"agent": run.work.agent, "child_of": run.work.task_id}
+        task_id = await run.submit({**mine, **fields}, key)
     except LeaseLost:
         raise
     except CallerError as error:
