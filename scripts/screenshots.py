@@ -206,7 +206,10 @@ async def _places(client: fairlane.AsyncClient) -> dict[str, str]:
         found: list[Any] = (await client.call("GET", path, query=query))[key]
         return found
 
-    names = ("overview", "tasks", "sessions", "cron", "batches", "policy", "events", "deliveries")
+    names = (
+        *("overview", "tasks", "sessions", "cron", "batches", "policy", "events", "deliveries"),
+        *("handlers", "workers", "queue", "templates", "audit", "tokens", "submit"),
+    )
     batches = await listed("/batches", "batches")
     inside = await listed("/tasks", "tasks", batchId=batches[-1]["batchId"])
     waiting = await listed("/tasks", "tasks", text="handler/draft", limit=1)

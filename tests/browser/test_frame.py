@@ -41,8 +41,20 @@ async def furnished(dash: Dashboard, agent: str) -> list[str]:
     body = {"name": f"job-{agent}", "schedule": schedule, "task": {"handler": "echo"}}
     job = (await dash.api.post("/cron/jobs", body)).json
     await dash.api.post(f"/cron/jobs/{job['id']}/run")
+    await dash.api.post("/queue", {"workflowId": "release", "note": long})
+    await dash.api.post("/templates", {"name": f"t-{agent}", "instruction": long})
     return [
         *(page for page in PAGES if page not in ("tasks", "events")),
+        *(
+            "handlers",
+            "failures",
+            "queue",
+            "templates",
+            "audit",
+            "tokens",
+            "submit",
+            "cron?view=calendar",
+        ),
         f"tasks?agentId={agent}",
         f"events?agentId={agent}",
         f"tasks/{task_id}",

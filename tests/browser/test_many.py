@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import apsw
 import pytest
 import pytest_asyncio
 from playwright.async_api import expect
@@ -12,6 +13,7 @@ from tests.http.server import serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from playwright.async_api import Response
 
@@ -21,26 +23,46 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
 
 COUNT = 100_000
-AT_ONCE = 20_000
 PAGE = 100
 NODES_MAX = 5_000
 ANSWER_BYTES_MAX = 120_000
+# Many rows like the one that is there; `{0}` are the columns besides its number and its id.
+TASKS = """
+WITH RECURSIVE n(number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM n WHERE number < ?)
+INSERT INTO task (seq, id, {0})
+SELECT seq + number, 'q-' || substr('000000' || number, -6), {0} FROM task, n
+"""
+REQUESTS = """
+WITH RECURSIVE n(number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM n WHERE number < ?)
+INSERT INTO request (seq, {0}) SELECT seq + number, {0} FROM request, n
+"""
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def crowded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Server]:
+    """A server with many entries, all but the first of which were copied within the database."""
     folder = tmp_path_factory.mktemp("many")
+    file = folder / "f.db"
     policy = {"lanes": {"queue": {"paused": True}}}
-    async with serving(folder, f"sqlite:///{folder / 'f.db'}", policy=policy) as server:
-        for start in range(0, COUNT, AT_ONCE):
-            entries = [
-                {"id": f"q-{number:06}", "status": "pending", "note": f"note {number}"}
-                for number in range(start, start + AT_ONCE)
-            ]
-            body = {"schemaVersion": 1, "entries": entries}
-            answer = await server.api.post("/queue/import", body)
-            assert answer.status == 200, answer
+    async with serving(folder / "one", f"sqlite:///{file}", policy=policy) as server:
+        entry = {"id": "q-000000", "note": "one of many"}
+        assert (await server.api.post("/queue", entry)).status == 201
+    _copy_rows(file)
+    async with serving(folder / "two", f"sqlite:///{file}", policy=policy) as server:
         yield server
+
+
+def _copy_rows(file: Path) -> None:
+    connection = apsw.Connection(str(file))
+    try:
+        with connection:
+            for statement, own in ((TASKS, ("seq", "id")), (REQUESTS, ("seq",))):
+                table = "task" if statement is TASKS else "request"
+                names = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+                columns = ", ".join(name for name in names if name not in own)
+                connection.execute(statement.format(columns), (COUNT - 1,))
+    finally:
+        connection.close()
 
 
 async def test_a_hundred_thousand_tasks_are_listed_a_page_at_a_time(

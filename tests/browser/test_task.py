@@ -34,7 +34,7 @@ async def test_it_says_why_it_waits_and_links_to_who_has_the_slot(
     await dash.confirm("Cancel the task")
     await expect(dash.main.locator(".why")).to_contain_text("cancelled")
     await dash.open(f"tasks/{second}")
-    await expect(dash.main.locator(".why")).to_contain_text("it has ended: done")
+    await expect(dash.main.locator(".why")).to_contain_text("done")
 
 
 async def test_its_life_is_reported_as_it_happens(dash: Dashboard, agent: str) -> None:
@@ -122,3 +122,26 @@ async def test_an_unknown_task_is_reported_as_missing(dash: Dashboard) -> None:
     dash.expect_fault("404")
     await dash.open("tasks/tsk_nothing")
     await expect(dash.page.get_by_role("alert")).to_contain_text("task not found")
+
+
+async def test_an_effect_with_an_unknown_outcome_is_decided_on_its_page(
+    dash: Dashboard, agent: str
+) -> None:
+    handler = f"pays-{agent}"
+    task_id = await dash.api.submit(handler=handler, agentId=agent, lane="team")
+    wanted = {"worker": "w", "handlers": [handler], "waitMs": 60_000}
+    for release in (True, False):
+        (lease,) = (await dash.api.post("/leases", wanted)).json["leases"]
+        target = f"/leases/{lease['leaseId']}"
+        await dash.api.post(f"{target}/effect", {"name": "charge:42"})
+        if release:
+            await dash.api.post(f"{target}/release", {})
+    await dash.open(f"tasks/{task_id}")
+    await expect(dash.main.locator(".why")).to_contain_text('"charge:42"')
+    steps = dash.main.get_by_role("region", name="Steps").first
+    await expect(steps).to_contain_text("unknown")
+    await dash.press("It happened")
+    await dash.confirm("Yes")
+    await expect(steps).to_contain_text("done")
+    assert (await dash.api.show(task_id))["state"] == "queued"
+    await dash.api.cancel(task_id)

@@ -5,6 +5,7 @@ import { clock, LABELS, shortId } from "./format.js";
 
 const WIDTH = 600;
 const HEIGHT = 150;
+const HOUR_MS = 3600000;
 
 // Curves over time. `series`: [{name, tone, values}], all as long as `times`; null is a gap. The top
 // of the scale is at least `least`.
@@ -114,6 +115,21 @@ export function parts(counts, total, label) {
     Object.entries(counts).filter(([, count]) => count).map(([state, count]) =>
       h("i", { class: `s-${state}`, key: state, title: `${LABELS[state] ?? state}: ${count}`,
         style: { width: `${(count / total) * 100}%` } })));
+}
+
+// Ended and failed attempts of each hour from `since` on, as small columns.
+export function byHour(ended, failed, since) {
+  const most = Math.max(1, ...ended);
+  const total = ended.reduce((sum, value) => sum + value, 0);
+  const wrong = failed.reduce((sum, value) => sum + value, 0);
+  return svg("svg.hours", { viewBox: `0 0 ${ended.length * 4} 24`, preserveAspectRatio: "none", role: "img",
+    "aria-label": `${total} ended, ${wrong} of them failed` }, ended.map((count, hour) => {
+    const height = count && Math.max(2, (24 * count) / most);
+    const bad = failed[hour] && Math.max(2, (24 * failed[hour]) / most);
+    return svg("g", null, svg("title", null, `${clock(since + hour * HOUR_MS, false)}: ${count} ended, ${failed[hour]} failed`),
+      svg("rect.done", { x: 4 * hour, y: 24 - height, width: 3, height }),
+      svg("rect.failed", { x: 4 * hour, y: 24 - bad, width: 3, height: bad }));
+  }));
 }
 
 // The runs of a cron job, oldest first, one small bar each.

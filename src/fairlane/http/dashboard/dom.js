@@ -137,9 +137,7 @@ export function ask({ title, text, confirm, danger = false }) {
     const no = h("button", { type: "button", onclick: () => box.close("") }, "Keep as it is");
     const box = h("dialog.ask", { "aria-labelledby": "ask-title" },
       h("h2", { id: "ask-title" }, title), text && h("p", null, text), h("div.actions", null, no, yes));
-    box.addEventListener("close", () => { box.remove(); resolve(box.returnValue === "yes"); });
-    document.body.append(box);
-    box.showModal();
+    open(box).then(() => resolve(box.returnValue === "yes"));
     no.focus();
   });
 }
@@ -150,8 +148,40 @@ export function sheet(title, ...children) {
     h("header", null, h("h2", { id: "sheet-title" }, title),
       h("button.quiet", { type: "button", "aria-label": "Close", onclick: () => box.close() }, "✕")),
     ...children);
-  box.addEventListener("close", () => box.remove());
+  open(box);
+  return box;
+}
+
+// Open dialogs share one entry in the history of the window, so that the Back button closes the topmost
+// one. A dialog may replace another: the entry is removed only when none is open.
+const dialogs = [];
+let leaving = null;
+
+addEventListener("popstate", () => { if (!leaving && !history.state?.dialog) dialogs.at(-1)?.close(); });
+
+// Show a dialog. Resolves when it is closed and the history is as it was.
+function open(box) {
+  dialogs.push(box);
   document.body.append(box);
   box.showModal();
-  return box;
+  settle();
+  return new Promise((resolve) => {
+    box.addEventListener("close", () => {
+      dialogs.splice(dialogs.indexOf(box), 1);
+      box.remove();
+      settle().then(resolve);
+    });
+  });
+}
+
+// Add or remove the entry, after a removal that is still on its way.
+async function settle() {
+  while (leaving) await leaving;
+  const entered = Boolean(history.state?.dialog);
+  if (dialogs.length && !entered) history.pushState({ dialog: true }, "");
+  if (dialogs.length || !entered) return;
+  leaving = new Promise((done) => { addEventListener("popstate", done, { once: true }); });
+  history.back();
+  await leaving;
+  leaving = null;
 }

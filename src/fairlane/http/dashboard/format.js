@@ -21,7 +21,8 @@ export function span(ms) {
   if (ms < 1000) return `${Math.round(ms)} ms`;
   const seconds = ms / 1000;
   if (seconds < 10) return `${seconds.toFixed(1).replace(".0", "")} s`;
-  if (seconds < 120) return `${Math.round(seconds)} s`;
+  if (seconds < 60) return `${Math.round(seconds)} s`;
+  if (seconds < 600) return `${(seconds / 60).toFixed(1).replace(".0", "")} min`;
   if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
   if (seconds < 172800) return `${Math.round(seconds / 3600)} h`;
   return `${Math.round(seconds / 86400)} d`;
@@ -30,7 +31,8 @@ export function span(ms) {
 export function relative(at, now = Date.now()) {
   const ms = at - now;
   if (Math.abs(ms) < 1500) return "now";
-  const said = Math.abs(ms) < 60000 ? `${Math.round(Math.abs(ms) / 1000)} s` : span(Math.abs(ms));
+  const said = Math.abs(ms) < 60000 ? `${Math.round(Math.abs(ms) / 1000)} s`
+    : Math.abs(ms) < 600000 ? `${Math.round(Math.abs(ms) / 60000)} min` : span(Math.abs(ms));
   return ms < 0 ? `${said} ago` : `in ${said}`;
 }
 
@@ -56,6 +58,10 @@ export function clock(at, withSeconds = true) {
   const options = { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(withSeconds && { second: "2-digit" }) };
   return new Date(at).toLocaleTimeString("en-GB", options);
 }
+
+// "18 Nov 2026, 14:05"
+const DATED = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "short" });
+export const dated = (at) => DATED.format(at);
 
 export const LABELS = {
   waiting_dependency: "waiting", queued: "queued", assigned: "assigned", running: "running", parked: "parked",

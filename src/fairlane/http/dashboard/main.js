@@ -13,10 +13,17 @@ import * as sessions from "./pages/sessions.js";
 import * as cron from "./pages/cron.js";
 import * as batches from "./pages/batches.js";
 import * as resources from "./pages/resources.js";
+import * as failures from "./pages/failures.js";
+import * as handlers from "./pages/handlers.js";
 import * as workers from "./pages/workers.js";
 import * as policy from "./pages/policy.js";
 import * as events from "./pages/events.js";
 import * as deliveries from "./pages/deliveries.js";
+import * as submit from "./pages/submit.js";
+import * as queue from "./pages/queue.js";
+import * as templates from "./pages/templates.js";
+import * as tokens from "./pages/tokens.js";
+import * as audit from "./pages/audit.js";
 import * as login from "./pages/login.js";
 
 const PAGES = [
@@ -24,20 +31,41 @@ const PAGES = [
   { name: "tasks", title: "Tasks", key: "t", needs: "GET /tasks", list: tasks, one: task },
   { name: "approvals", title: "Approvals", key: "a", needs: "GET /approvals", list: approvals,
     one: { show: approvals.showOne } },
-  { name: "sessions", title: "Sessions", key: "s", needs: "GET /sessions", list: sessions,
-    one: { show: sessions.showOne } },
-  { name: "cron", title: "Cron", key: "c", needs: "GET /cron/jobs", list: cron, one: { show: cron.showOne } },
   { name: "batches", title: "Batches", key: "b", needs: "GET /batches", list: batches, one: { show: batches.showOne } },
-  { name: "resources", title: "Resources", key: "r", needs: "GET /resources", list: resources,
-    one: { show: resources.showOne } },
+  { name: "cron", title: "Cron", key: "c", needs: "GET /cron/jobs", list: cron, one: { show: cron.showOne } },
   { name: "workers", title: "Workers", key: "w", needs: "GET /workers", list: workers },
-  { name: "policy", title: "Policy", key: "p", needs: "GET /policy", list: policy },
+  { name: "handlers", title: "Handlers", key: "h", needs: "GET /handlers", list: handlers },
+  { name: "failures", title: "Failures", key: "f", needs: "GET /failures", list: failures },
   { name: "events", title: "Events", key: "e", needs: "GET /events", list: events },
-  { name: "deliveries", title: "Deliveries", key: "d", needs: "GET /deliveries", list: deliveries },
+  { name: "policy", title: "Policy", key: "p", needs: "GET /policy", list: policy },
+  { name: "sessions", title: "Sessions", key: "s", needs: "GET /sessions", list: sessions, more: true,
+    one: { show: sessions.showOne } },
+  { name: "resources", title: "Resources", key: "r", needs: "GET /resources", list: resources, more: true,
+    one: { show: resources.showOne } },
+  { name: "deliveries", title: "Deliveries", key: "d", needs: "GET /deliveries", list: deliveries, more: true },
+  { name: "queue", title: "Queue", key: "q", needs: "GET /queue", list: queue, more: true },
+  { name: "templates", title: "Templates", key: "m", needs: "GET /templates", list: templates, more: true },
+  { name: "audit", title: "Audit", key: "u", needs: "GET /audit", list: audit, more: true },
+  { name: "tokens", title: "Tokens", key: "k", needs: "GET /tokens", list: tokens, more: true },
+  { name: "submit", title: "New task", key: "n", needs: "POST /tasks", list: submit, under: "tasks" },
 ];
 
+const UNKNOWN = { name: "", title: "Page not found", needs: "GET /", list: { show: unknown } };
+
+function unknown(root) {
+  fill(root, head("Page not found"), h("p", null, "The dashboard has no such page. ",
+    h("a", { href: "#/overview" }, "Go to the overview")));
+  return () => {};
+}
+
 const main = h("main", { id: "main", tabindex: "-1" });
-const links = new Map(PAGES.map((page) => [page.name, h("a", { href: `#/${page.name}` }, page.title)]));
+const links = new Map(PAGES.filter((page) => !page.under).map((page) =>
+  [page.name, h("a", { href: `#/${page.name}` }, page.title)]));
+const linksOf = (more) => PAGES.filter((page) => links.has(page.name) && Boolean(page.more) === more)
+  .map((page) => links.get(page.name));
+const others = h("div.others", { id: "others", popover: "auto", onclick: () => others.hidePopover() });
+const more = h("button.quiet", { type: "button", popovertarget: "others", onclick: () => placeOthers() }, "More ▾");
+const menu = h("div.menu");
 const trouble = h("div.trouble");
 const light = h("span.light", { role: "status" });
 const account = h("span.account");
@@ -50,13 +78,15 @@ const search = h("input", {
 let leave = () => {};
 let uncount = () => {};
 let shown = "";
+let counted = "";
 
 function frame() {
   return [
     h("header.bar", null,
       h("a.brand", { href: "#/overview" }, logo(), "Fairlane"),
-      h("nav", { "aria-label": "Pages" }, [...links.values()]),
+      h("nav", { "aria-label": "Pages" }, menu, more, others),
       h("div.tools", null, h("span.search", null, search, h("kbd", { "aria-hidden": "true" }, "/")), light,
+        h("a.button", { href: "#/submit", title: "New task (g n)" }, "New task"),
         h("button.quiet", { type: "button", title: "Light or dark (Shift+D)", "aria-label": "Light or dark",
           onclick: toggleTheme }, "◐"),
         h("button.quiet", { type: "button", title: "Keys (?)", "aria-label": "Keys", onclick: help }, "?"), account)),
@@ -85,16 +115,30 @@ function decoded(text) {
   }
 }
 
+// The menu: the usual pages, the current one, and a button for the others.
+function showMenu(page) {
+  for (const [other, link] of links) {
+    if (other === (page.under ?? page.name)) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  const here = links.get(page.name);
+  fill(menu, linksOf(false), page.more && here);
+  fill(others, linksOf(true).filter((link) => link !== here));
+  reveal();
+}
+
+function placeOthers() {
+  const { left, bottom } = more.getBoundingClientRect();
+  others.style.setProperty("top", `${Math.round(bottom)}px`);
+  others.style.setProperty("left", `${Math.round(Math.max(8, Math.min(left, innerWidth - 190)))}px`);
+}
+
 function show() {
   if (location.hash && !location.hash.startsWith("#/")) return; // a place inside the page
   const { name, id, query } = place();
-  const page = PAGES.find((one) => one.name === name) ?? PAGES[0];
+  const page = PAGES.find((one) => one.name === name) ?? UNKNOWN;
   leave();
-  for (const [other, link] of links) {
-    if (other === page.name) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
-  }
-  links.get(page.name).scrollIntoView({ block: "nearest", inline: "center" });
+  showMenu(page);
   document.title = `${id ?? page.title} · Fairlane`;
   const root = h("div.page", { class: `page-${page.name}` });
   fill(root, head(page.title), loading());
@@ -124,6 +168,13 @@ async function countApprovals() {
   const text = open >= 1000 ? "1000+" : String(open);
   fill(links.get("approvals"), "Approvals",
     open > 0 && h("span.count", { title: `${text} wait for a decision`, "aria-label": `${text} open` }, text));
+  if (text !== counted) reveal();
+  counted = text;
+}
+
+// Scroll the menu to the current page.
+function reveal() {
+  menu.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 }
 
 // --- keys -------------------------------------------------------------------------------------
@@ -195,6 +246,7 @@ function keptTheme() {
 
 function logIn() {
   if (document.querySelector(".page-login")) return;
+  search.disabled = true; // a token that is pasted there would be in the address
   leave();
   leave = () => {};
   live.disconnect();
@@ -217,6 +269,7 @@ async function begin() {
     if (error.status === 401) return;
     toast(error.message, "error");
   }
+  search.disabled = false;
   fill(account, who.tokensRequired && [h("span", { title: `may ${who.scopes.join(", ")}` }, who.name),
     h("button.quiet", { type: "button", onclick: logOut }, "Log out")]);
   if (!refusal("GET /events/pulse")) live.connect();

@@ -57,6 +57,22 @@ export function table(columns, rows, { key, label }) {
       columns.map((column) => h("td", { class: column.class, "data-name": column.name }, column.cell(row))))))));
 }
 
+// The part of the work that is done, from the progress that a run reported: a number, or an object with
+// `done` or `percent`, and `total` if `done` is a count. null if it has neither.
+export function partDone(progress) {
+  const given = typeof progress === "number" ? { done: progress } : progress ?? {};
+  const part = Number.isFinite(given.percent) ? given.percent / 100 : given.done / (given.total ?? 1);
+  return Number.isFinite(part) && part >= 0 && part <= 1 ? part : null;
+}
+
+export function progressBar(progress) {
+  const part = partDone(progress);
+  if (part === null) return null;
+  const label = `${Math.round(part * 100)} % done`;
+  return h("span.done-part", { role: "progressbar", "aria-label": "Progress", "aria-valuenow": Math.round(part * 100),
+    "aria-valuemin": 0, "aria-valuemax": 100, title: label }, h("i", { style: { width: `${part * 100}%` } }));
+}
+
 // `needs` is the route that the button calls, as in "POST /tasks/{id}/cancel". If the user may not
 // call it, the button says why.
 export function button(text, act, { needs, ...props } = {}) {

@@ -3,41 +3,21 @@
 import { h, morph } from "../dom.js";
 import { enc, get, post, refusal } from "../api.js";
 import { badge, taskLink, time } from "../format.js";
-import { attempt, button, curl, empty, head, loading, me, Pager, problem, table } from "../pieces.js";
+import { attempt, curl, empty, head, loading, me, problem, table } from "../pieces.js";
+import { listPage } from "../lists.js";
 import { watch } from "../live.js";
 
-const PAGE = 50;
 const STATES = [["open", "Open"], ["", "All"], ["approved", "Approved"], ["rejected", "Rejected"],
   ["expired", "Expired"], ["cancelled", "Cancelled"]];
 const LONG_TEXT = 200;
 const WHOLE = /^[+-]?\d{1,15}$/;
 
-export function show(root, { query }) {
-  const pager = new Pager();
-  const seen = { state: query.state ?? "open" };
-  const turn = () => { draw(); watcher.now(); };
-  const choose = (state) => { seen.state = state; seen.found = undefined; pager.reset(); turn(); };
-  const draw = () => morph(root, h("div", { class: root.className }, head("Approvals", filter(seen, choose)),
-    list(seen), seen.found && pager.controls(seen.found.nextCursor, turn)));
-  const watcher = watch(async () => {
-    const { state } = seen;
-    const found = await get("/approvals", { state, limit: PAGE, cursor: pager.cursor });
-    if (state === seen.state) seen.found = found;
-    draw();
-  });
-  draw();
-  return watcher.end;
-}
+export const show = (root, { query }) => listPage(root, { name: "approvals", title: "Approvals", states: STATES,
+  first: "open", query, rows });
 
-function filter(seen, choose) {
-  return h("div.segments", { role: "group", "aria-label": "State" }, STATES.map(([state, name]) =>
-    button(name, () => choose(state), { "aria-pressed": String(state === seen.state) })));
-}
-
-function list({ found, state }) {
-  if (found === undefined) return loading();
-  if (!found.approvals.length) {
-    return h("section.card", null, state === "open"
+function rows(approvals, _, { chosen }) {
+  if (!approvals.length) {
+    return h("section.card", null, chosen === "open"
       ? empty("No approval is open", "A task with an approval waits here until a person decides:",
         curl("-X POST", "/tasks", { handler: "echo", agentId: me(), approval: { title: "Send it?" } }))
       : empty("None", "No approval is in this state."));
@@ -49,7 +29,7 @@ function list({ found, state }) {
     { name: "Task", cell: (one) => (one.taskId ? taskLink(one.taskId) : one.resource ?? "–") },
     { name: "Opened", class: "right", cell: (one) => time(one.openedAt) },
     { name: "Expires", class: "right", cell: (one) => (one.expiresAt ? time(one.expiresAt) : "never") },
-  ], found.approvals, { key: (one) => one.id, label: "Approvals" }));
+  ], approvals, { key: (one) => one.id, label: "Approvals" }));
 }
 
 // --- one approval -----------------------------------------------------------------------------

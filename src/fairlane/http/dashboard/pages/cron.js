@@ -2,9 +2,11 @@
 
 import { h, fill, morph, sheet, toast } from "../dom.js";
 import { enc, get, patch, post, remove } from "../api.js";
-import { clock, cut, exact, plural, pretty, span, taskLink, time, words } from "../format.js";
+import { cut, dated, exact, plural, pretty, span, taskLink, time, words } from "../format.js";
 import { strip } from "../charts.js";
 import { attempt, button, card, confirmed, curl, empty, head, loading, Pager, problem, table } from "../pieces.js";
+import { ahead, calendar } from "./calendar.js";
+import { onePage, segments } from "../lists.js";
 import { watch } from "../live.js";
 
 const PAGE = 30;
@@ -13,23 +15,49 @@ const NEXT = 5;
 const FACTS = ["agentId", "overlap", "misfire", "jitterMs", "timeoutMs", "maxRuns", "endAt", "deleteAfterRun",
   "disableAfter", "alertUrl"];
 
-export function show(root) {
+export function show(root, { query }) {
   const pager = new Pager();
-  const seen = {};
+  const seen = { view: query.view ?? "list" };
   const again = () => watcher.now();
+  const choose = (view) => {
+    seen.view = view;
+    history.replaceState(history.state, "", `#/cron${view === "list" ? "" : `?view=${view}`}`);
+    draw();
+    again();
+  };
   const make = button("New job…", () => edit(null, again), { class: "primary", needs: "POST /cron/jobs" });
   const draw = () => morph(root, h("div", { class: root.className },
-    head("Cron", make), seen.jobs ? list(seen, again) : loading(),
-    seen.jobs && pager.controls(seen.next, again)));
+    head("Cron", segments("view", [["list", "List"], ["calendar", "Calendar"]], seen.view, choose), make),
+    body(seen, again), seen.jobs && pager.controls(seen.next, again)));
   const watcher = watch(async () => {
     const { jobs, nextCursor } = await get("/cron/jobs", { limit: PAGE, cursor: pager.cursor });
-    const logs = await Promise.all(jobs.map((job) => get(`/cron/jobs/${enc(job.id)}/runs`, { limit: RUNS_IN_STRIP })));
-    const runs = new Map(jobs.map((job, at) => [job.id, logs[at].runs.reverse()]));
-    Object.assign(seen, { jobs, runs, next: nextCursor });
+    const found = seen.view === "calendar" ? { ahead: await next(seen, jobs) } : { runs: await past(jobs) };
+    Object.assign(seen, { jobs, next: nextCursor, ...found });
     draw();
   });
   draw();
   return watcher.end;
+}
+
+async function past(jobs) {
+  const logs = await Promise.all(jobs.map((job) => get(`/cron/jobs/${enc(job.id)}/runs`, { limit: RUNS_IN_STRIP })));
+  return new Map(jobs.map((job, at) => [job.id, logs[at].runs.reverse()]));
+}
+
+// Fetched again when a job has changed or has run.
+async function next(seen, jobs) {
+  const known = JSON.stringify(jobs.map((job) => [job.id, job.enabled, job.nextRunAt, job.schedule]));
+  if (known === seen.known) return seen.ahead;
+  const now = Date.now();
+  const found = await Promise.all(jobs.map(async (job) => ({ job, ...await ahead(job, now) })));
+  seen.known = known;
+  return found;
+}
+
+function body(seen, again) {
+  const read = seen.view === "calendar" ? seen.ahead : seen.runs;
+  if (!read) return loading();
+  return seen.view === "calendar" && seen.jobs.length ? calendar(read, Date.now()) : list(seen, again);
 }
 
 function list({ jobs, runs }, again) {
@@ -40,8 +68,9 @@ function list({ jobs, runs }, again) {
       curl("-X POST", "/cron/jobs", { name: "greeting", schedule: weekdays, task: { handler: "echo" } })));
   }
   const name = (job) => [h("a", { href: `#/cron/${enc(job.id)}` }, job.name), " ", h("small", null, job.agentId)];
-  const off = (job) => h("span.flag", null, job.disabledReason ? `off: ${job.disabledReason}` : "off");
-  const past = (job) => (runs.get(job.id).length ? strip(runs.get(job.id)) : h("small", null, "none yet"));
+  const off = (job) => h("span.flag", null, OFF[job.disabledReason] ?? (job.disabledReason ? `off: ${job.disabledReason}` : "off"));
+  const past = (job) => (runs.get(job.id).length ? [strip(runs.get(job.id)), amiss(runs.get(job.id))]
+    : h("small", null, "none yet"));
   return h("section.card", null, table([
     { name: "Job", cell: name },
     { name: "Schedule", cell: (job) => h("span.mono", null, schedule(job.schedule)) },
@@ -51,10 +80,20 @@ function list({ jobs, runs }, again) {
   ], jobs, { key: (job) => job.id, label: "Cron jobs" }));
 }
 
+// How many of the last runs did not end well, in words.
+function amiss(runs) {
+  const counts = ["error", "missed", "skipped"].map((status) => [status, runs.filter((run) => run.status === status).length])
+    .filter(([, count]) => count);
+  return counts.length > 0 && h("small", null, `of the last ${runs.length}: `,
+    counts.map(([status, count]) => `${count} ${status === "error" ? "failed" : status}`).join(", "));
+}
+
+const OFF = { "by caller": "switched off", errors: "off: too many failures" };
+
 export function schedule(one) {
   if (one.kind === "cron") return one.tz ? `${one.expr} (${one.tz})` : one.expr;
   if (one.kind === "every") return `every ${span(one.everyMs)}`;
-  return `once, ${clock(Date.parse(one.at ?? one.atMs))}`;
+  return `once, ${dated(Date.parse(one.at ?? one.atMs))}`;
 }
 
 function tools(job, again) {
@@ -77,32 +116,24 @@ function tools(job, again) {
 
 export function showOne(root, { id }) {
   const pager = new Pager();
-  const watcher = watch(async () => {
-    try {
-      const job = await get(`/cron/jobs/${enc(id)}`);
-      const [runs, next] = await Promise.all([
-        get(`/cron/jobs/${enc(id)}/runs`, { limit: PAGE, cursor: pager.cursor }),
-        preview(job.schedule).catch(() => []),
-      ]);
-      morph(root, page(root, { job, runs, next }, pager, watcher.now));
-    } catch (error) {
-      if (error.status !== 404) throw error;
-      morph(root, h("div", { class: root.className }, head("Cron job"), problem(error),
-        h("a", { href: "#/cron" }, "All jobs")));
-    }
-  });
-  morph(root, h("div", { class: root.className }, head("Cron job"), loading()));
-  return watcher.end;
+  return onePage(root, { title: "Cron job", all: ["#/cron", "All jobs"] }, async () => {
+    const job = await get(`/cron/jobs/${enc(id)}`);
+    const [runs, coming] = await Promise.all([
+      get(`/cron/jobs/${enc(id)}/runs`, { limit: PAGE, cursor: pager.cursor }),
+      preview(job.schedule).catch(() => []),
+    ]);
+    return { job, runs, coming, pager };
+  }, page);
 }
 
-function page(root, { job, runs, next }, pager, again) {
+function page({ job, runs, coming, pager }, again) {
   const question = {
     title: `Delete ${job.name}?`, text: "Tasks it has started continue.", confirm: "Delete the job", danger: true,
   };
   const drop = async () => {
     if (await confirmed(question, () => remove(`/cron/jobs/${enc(job.id)}`), "Deleted")) location.hash = "#/cron";
   };
-  return h("div", { class: root.className },
+  return [
     h("p.crumbs", null, h("a", { href: "#/cron" }, "Cron"), " / ", h("span.mono", null, job.id)),
     head(job.name, tools(job, again), button("Delete…", drop,
       { class: "danger-text", needs: "DELETE /cron/jobs/{id}" })),
@@ -110,10 +141,11 @@ function page(root, { job, runs, next }, pager, again) {
       card("Runs", null, runs.runs.length ? runTable(runs.runs) : h("p.muted", null, "None yet."),
         pager.controls(runs.nextCursor, again)),
       h("div.stack", null,
-        card("Next runs", null, job.enabled ? nextRuns(next)
+        card("Next runs", null, job.enabled ? nextRuns(coming)
           : h("p.muted", null, `It is off${job.disabledReason ? `: ${job.disabledReason}` : ""}.`)),
         card("Job", null, h("dl.facts", null, facts(job)),
-          h("pre.json", { tabindex: "0", role: "region", "aria-label": "Task" }, pretty(job.task))))));
+          h("pre.json", { tabindex: "0", role: "region", "aria-label": "Task" }, pretty(job.task))))),
+  ];
 }
 
 function runTable(runs) {
@@ -122,9 +154,9 @@ function runTable(runs) {
   return table([
     { name: "Status", cell: status },
     { name: "Due", class: "narrow", cell: (run) => time(run.scheduledAt) },
-    { name: "By", cell: (run) => run.trigger },
+    { name: "By", class: "narrow", cell: (run) => run.trigger },
     { name: "Tries", class: "right", cell: (run) => run.attempts },
-    { name: "Task", cell: (run) => (run.taskId ? taskLink(run.taskId) : "–") },
+    { name: "Task", class: "narrow", cell: (run) => (run.taskId ? taskLink(run.taskId) : "–") },
     { name: "Outcome", cell: outcome },
   ], runs, { key: (run) => run.runId, label: "Runs" });
 }

@@ -1,7 +1,7 @@
 // The newest events, live. Events that happened while the page was hidden are skipped.
 
 import { h, morph } from "../dom.js";
-import { get } from "../api.js";
+import { get, query as asQuery } from "../api.js";
 import { clock, cut, exact, taskLink, batchLink } from "../format.js";
 import { button, curl, empty, head } from "../pieces.js";
 import { watch, lastEvent } from "../live.js";
@@ -11,14 +11,18 @@ const REACH = 400; // number of past events to show at first, and to catch up on
 const REACH_FILTERED = 5000;
 const TYPES = ["task.created", "task.started", "task.completed", "task.failed", "task.retrying", "task.parked",
   "task.cancelled",
-  "task.rejected", "task.progress", "task.step", "task.signal", "task.released", "task.requeued", "task.unblocked", "batch.completed",
-    "cron.fired"];
+  "task.rejected", "task.progress", "task.step", "task.signal", "task.suspended", "task.released", "task.requeued", "task.unblocked", "batch.completed",
+    "cron.fired", "approval.opened", "approval.decided", "approval.expired", "resource.closed", "resource.opened"];
 const TONES = { created: "queued", started: "running", completed: "done", failed: "failed", retrying: "parked",
   parked: "parked", cancelled: "cancelled", rejected: "rejected", fired: "waiting_dependency" };
 
 export function show(root, { query }) {
   const seen = { events: [], after: null, paused: false, type: query.type ?? "", agentId: query.agentId ?? "" };
-  const restart = () => { Object.assign(seen, { events: [], after: null, loaded: false }); watcher.now(); };
+  const restart = () => {
+    Object.assign(seen, { events: [], after: null, loaded: false });
+    history.replaceState(history.state, "", `#/events${asQuery({ type: seen.type, agentId: seen.agentId })}`);
+    watcher.now();
+  };
   const draw = () => morph(root, page(root, seen, draw, restart));
   const watcher = watch(async () => {
     if (seen.paused || lastEvent === null) return;

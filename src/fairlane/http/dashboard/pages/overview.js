@@ -5,9 +5,12 @@ import { about, enc, get, post, refusal } from "../api.js";
 import { badge, compact, cut, number, percent, plural, rate, span, taskLink, time, title } from "../format.js";
 import { curves, share, slots, trace } from "../charts.js";
 import { attempt, button, card, copyable, curl, empty, head, loading, me } from "../pieces.js";
+import { editAgent, editLane, limitButton } from "../limits.js";
+import { segments } from "../lists.js";
 import { watch } from "../live.js";
 
 const AGENTS_SHOWN = 12;
+const ITEMS_SHOWN = 5;
 const WINDOWS = { "5m": "5 min", "1h": "hour", "24h": "24 h" };
 
 export function show(root) {
@@ -89,7 +92,7 @@ function tiles({ stats, lanes }) {
   const ceiling = lanes.reduce((sum, lane) => sum + lane.ceiling, 0);
   return h("div.tiles", null,
     tile("Running", queue.totalInflight, "assigned,running", `of ${compact(ceiling)} slots`, "running"),
-    tile("Waiting", queue.totalQueued, "queued,waiting_dependency", `oldest ${oldest(lanes)}`, "queued"),
+    tile("Waiting", queue.totalQueued, "queued,waiting_dependency&sort=oldest", `oldest ${oldest(lanes)}`, "queued"),
     tile("Done", metrics.tasksCompleted, "done", `${compact(metrics.tasksSubmitted)} submitted`, "done"),
     tile("Failed", metrics.tasksFailed, "failed", failedShare(metrics), "failed"),
     tile("Parked", metrics.tasksParked, "parked", metrics.tasksParked ? "wait for a reset" : "nothing to reset",
@@ -123,13 +126,24 @@ function attentionCard({ items, summary }) {
     return card("Needs attention", null, h("p.well", null, h("span.health", null, "All is well"),
       h("span.muted", null, "Nothing is stuck, parked, failing or waiting for you.")));
   }
-  return card("Needs attention", h("span.muted", null, summary), h("ul.attention", null, items.map(attentionRow)));
+  const [first, rest] = [items.slice(0, ITEMS_SHOWN), items.slice(ITEMS_SHOWN)];
+  return card("Needs attention", h("span.muted", null, summary), h("ul.attention", null, first.map(attentionRow)),
+    rest.length > 0 && h("details.rest", null, h("summary", null, `${number(rest.length)} more`),
+      h("ul.attention", null, rest.map(attentionRow))));
+}
+
+// The page that shows what an item is about.
+function placeOf({ kind, lane }) {
+  const within = lane ? `&lane=${enc(lane)}` : "";
+  return { parked: `#/tasks?state=parked${within}`, paused: `#/tasks?state=queued${within}`, noWorker: "#/workers",
+    stuck: `#/tasks?state=queued${within}`, dependency: `#/tasks?state=waiting_dependency${within}`, cron: "#/cron",
+    webhook: "#/deliveries?state=given_up", approval: "#/approvals", closed: "#/resources", disabled: "#/policy" }[kind];
 }
 
 const attentionRow = (item) => h("li", { key: `${item.kind} ${item.command} ${item.text}` },
   h("span.flag", null, KINDS[item.kind] ?? item.kind),
   h("div.about", null, h("p", null, item.text),
-    h("p.more", null, item.taskIds?.slice(0, 3).map((id) => taskLink(id)), item.since && h("span.muted", null, "since ", time(item.since)))),
+    h("p.more", null, placeOf(item) && h("a", { href: placeOf(item) }, "Show"), item.taskIds?.slice(0, 3).map((id) => taskLink(id)), item.since && h("span.muted", null, "since ", time(item.since)))),
   copyable(item.command));
 
 // --- lanes ------------------------------------------------------------------------------------
@@ -152,7 +166,8 @@ function laneRow(lane, most) {
       `lane ${lane.name}: ${lane.active} of ${lane.ceiling} slots taken`),
       h("div.line", { "aria-hidden": "true" },
         h("i", { style: { width: lane.waiting ? `${Math.max(1, (lane.waiting / most) * 100)}%` : "0" } }))),
-    h("div.numbers", null, h("b", null, `${number(lane.active)} / ${number(lane.ceiling)}`),
+    h("div.numbers", null, limitButton(h("b", null, `${number(lane.active)} / ${number(lane.ceiling)}`),
+      `Change the limits of lane ${lane.name}`, () => editLane(lane.name)),
       h("small", null, waitingText(lane))),
     button(lane.paused ? "Resume" : "Pause", () => pause(lane),
       { class: "small", "aria-label": `${lane.paused ? "Resume" : "Pause"} lane ${lane.name}`,
@@ -198,15 +213,15 @@ function agentRow(agent, most, { points, stepMs }) {
       : h("a.name", { href: `#/tasks?agentId=${enc(name)}`, title: name }, name),
     h("div", { title: label }, share(agent.share, agent.fairShare, most, label),
       trace(points.map((point) => Date.parse(point.at)), stepMs, agent.shares, agent.fairShares, 1.5 * most)),
-    h("div.numbers", null, h("b", null, percent(agent.share)),
+    h("div.numbers", null, name === null ? h("b", null, percent(agent.share))
+      : limitButton(h("b", null, percent(agent.share)), `Change the share of ${name}`, () => editAgent(name)),
       name !== null && h("small", null, `${compact(agent.inflight ?? 0)} run · ${compact(agent.queued ?? 0)} wait`)));
 }
 
 // --- curves -----------------------------------------------------------------------------------
 
 function curvesCard({ history, window }, choose) {
-  const tools = h("div.segments", { role: "group", "aria-label": "Window" }, Object.keys(WINDOWS).map((one) =>
-    button(one, () => choose(one), { "aria-pressed": String(one === window) })));
+  const tools = segments("window", Object.keys(WINDOWS).map((one) => [one, one]), window, choose);
   const points = steady(history);
   if (!points.length) return card("Throughput and waits", tools, h("p.muted", null, "Curves appear in a moment."));
   const times = points.map((point) => Date.parse(point.at));
@@ -240,7 +255,8 @@ function troublesCard(tasks) {
     return card("Failed and parked", null,
       empty("Nothing has failed", "The newest failed and parked tasks appear here, with their errors."));
   }
-  return card("Failed and parked", h("a", { href: "#/tasks?state=failed,parked" }, "All"),
+  return card("Failed and parked", [h("a", { href: "#/failures" }, "By error"),
+    h("a", { href: "#/tasks?state=failed,parked" }, "All")],
     h("ul.plain", null, tasks.map(troubleRow)));
 }
 

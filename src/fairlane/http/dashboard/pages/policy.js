@@ -2,11 +2,14 @@
 
 import { h, fill, morph, sheet } from "../dom.js";
 import { get, post, put, query } from "../api.js";
-import { plural, pretty, time } from "../format.js";
+import { cut, plural, pretty, time } from "../format.js";
 import { attempt, button, card, confirmed, head, loading, Pager, problem, table } from "../pieces.js";
+import { dialog, field, text, word } from "../forms.js";
+import { editAgent, editLane, limitButton } from "../limits.js";
 import { watch } from "../live.js";
 
 const PAGE = 20;
+const INLINE_MAX = 3;
 
 export function show(root) {
   const pager = new Pager();
@@ -28,21 +31,43 @@ function page(root, { policy, versions }, pager, watcher) {
     head("Policy", button("Edit…", () => edit(policy, watcher.now),
       { class: "primary", needs: "PUT /policy" })),
     h("div.columns.wide-left", null,
-      h("div.stack", null, lanes(policy.policy.lanes), card(`In force: version ${policy.version}`, null,
+      h("div.stack", null, lanes(policy.policy.lanes, watcher.now), agents(policy.policy.agents ?? {}, watcher.now), card(`In force: version ${policy.version}`, null,
         h("pre.json", { tabindex: "0", role: "region", "aria-label": "Policy" }, pretty(policy.policy)))),
       card("Versions", null, list(versions.versions, policy.version, watcher.now),
         pager.controls(versions.nextCursor, watcher.now))));
 }
 
-function lanes(all) {
+const limit = (value, name, edit) => limitButton(say(value), `Change the ${name}`, edit);
+const say = (value) => (value === null || value === undefined ? "–" : String(value));
+
+function agents(all, again) {
+  const rows = Object.entries(all).map(([name, agent]) => ({ name, ...agent }));
+  const add = button("Set a share…", () => dialog({ title: "Share of an agent", verb: "Next" },
+    [field("Agent", text("agent", { required: true }))], async (form) => {
+      editAgent(word(form, "agent"), again);
+      return true;
+    }), { class: "small", needs: "PATCH /policy" });
+  if (!rows.length) return card("Agents", add, h("p.muted", null, "All agents have the same weight."));
+  return card("Agents", add, table([
+    { name: "Agent", cell: (agent) => h("a", { href: `#/tasks?agentId=${encodeURIComponent(agent.name)}` }, agent.name) },
+    { name: "Weight", class: "right", cell: ({ name, weight }) => limit(weight ?? 1, `weight of ${name}`,
+      () => editAgent(name, again)) },
+    { name: "At once", class: "right", cell: ({ name, maxInflight }) => limit(maxInflight, `ceiling of ${name}`,
+      () => editAgent(name, again)) },
+  ], rows, { key: (agent) => agent.name, label: "Agents" }));
+}
+
+function lanes(all, again) {
   const rows = Object.entries(all).map(([name, lane]) => ({ name, ...lane }));
-  const say = (value) => (value === null || value === undefined ? "–" : String(value));
+  const edit = (lane) => () => editLane(lane.name, again);
   return card("Lanes", null, table([
     { name: "Lane", cell: (lane) => h("a", { href: `#/tasks?lane=${encodeURIComponent(lane.name)}` }, lane.name) },
     { name: "Order", cell: (lane) => lane.strategy },
-    { name: "Ceiling", class: "right", cell: (lane) => say(lane.maxInflight) },
-    { name: "Per agent", class: "right", cell: (lane) => say(lane.maxPerAgentInflight) },
-    { name: "Queue", class: "right", cell: (lane) => say(lane.maxQueueSize) },
+    { name: "Ceiling", class: "right", cell: (lane) => limit(lane.maxInflight, `ceiling of lane ${lane.name}`, edit(lane)) },
+    { name: "Per agent", class: "right", cell: (lane) => limit(lane.maxPerAgentInflight,
+      `ceiling per agent of lane ${lane.name}`, edit(lane)) },
+    { name: "Queue", class: "right", cell: (lane) => limit(lane.maxQueueSize,
+      `queue of lane ${lane.name}`, edit(lane)) },
     { name: "Paused", class: "right", cell: (lane) => (lane.paused ? "yes" : "no") },
   ], rows, { key: (lane) => lane.name, label: "Lanes" }));
 }
@@ -53,11 +78,19 @@ function list(versions, newest, again) {
     h("li", { key: one.version, class: one.version === newest ? "now" : "", "data-row": true },
     h("b", null, `v${one.version}`), h("span", null, [one.author, one.source].filter(Boolean).join(" · ")),
       time(one.createdAt),
-    h("small", null, one.note, one.note && " · ", summary(one.changes)),
+    h("small", null, one.note, one.note && " · ", summary(one.changes)), inline(one.changes),
     h("div.actions", null, button("Differences", () => difference(one.version),
       { class: "small", "aria-label": `Differences of version ${one.version}` }),
       one.version !== newest && button("Restore…", () => bringBack(one.version, again),
         { class: "small", "aria-label": `Restore version ${one.version}`, needs: "POST /policy/rollback" })))));
+}
+
+// The first changes of a version; the rest are behind its button.
+function inline(changes) {
+  if (!Array.isArray(changes) || !changes.length) return null;
+  const brief = (value) => (value === undefined ? "–" : cut(JSON.stringify(value), 40));
+  return h("ul.changes", null, changes.slice(0, INLINE_MAX).map((one) => h("li", { key: one.path },
+    h("code", null, one.path), " ", h("span.from", null, brief(one.from)), " → ", h("span.to", null, brief(one.to)))));
 }
 
 function summary(changes) {

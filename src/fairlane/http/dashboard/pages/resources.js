@@ -1,10 +1,12 @@
 // Resources: use by agent, holders, waiting tasks, and when each becomes available.
 
-import { h, fill, morph, sheet } from "../dom.js";
+import { h, morph } from "../dom.js";
 import { enc, get, post } from "../api.js";
 import { compact, number, percent, plural, span, taskLink, time } from "../format.js";
 import { curves } from "../charts.js";
-import { attempt, button, card, confirmed, copyable, empty, head, loading, Pager, problem, table } from "../pieces.js";
+import { attempt, button, card, copyable, empty, head, loading, Pager, problem, table } from "../pieces.js";
+import { dialog, duration, field, select, text, word } from "../forms.js";
+import { listPage, segments } from "../lists.js";
 import { watch } from "../live.js";
 
 const LEDGER_PAGE = 20;
@@ -20,18 +22,8 @@ const place = (one) => `#/resources/${enc(one.name)}${one.key ? `/${enc(one.key)
 const value = (amount) => Number(amount ?? 0);
 const amount = (given) => (Math.abs(value(given)) < 10000 ? String(given ?? 0) : compact(value(given)));
 
-export function show(root) {
-  const pager = new Pager();
-  let found = null;
-  const draw = () => morph(root, h("div", { class: root.className }, head("Resources"),
-    found ? list(found.resources, watcher.now) : loading(), found && pager.controls(found.nextCursor, watcher.now)));
-  const watcher = watch(async () => {
-    found = await get("/resources", { limit: 100, cursor: pager.cursor });
-    draw();
-  }, { lazyMs: 2000 });
-  draw();
-  return watcher.end;
-}
+export const show = (root) => listPage(root, { name: "resources", title: "Resources", limit: 100, rows: list,
+  watched: { lazyMs: 2000 } });
 
 function list(resources, again) {
   if (!resources.length) return h("section.card", null, teach());
@@ -91,47 +83,28 @@ function open(one, again) {
 // --- closing and raising ----------------------------------------------------------------------
 
 function close(one, again) {
-  const minutes = h("input", { type: "number", min: "0", step: "any", placeholder: "until you open it" });
-  const reason = h("input", { type: "text", maxlength: 200, placeholder: "Reason, in one line" });
-  form(`Close ${title(one)}`, "Tasks that need it do not start until then. Running tasks continue.", "Close",
-    [["Minutes", minutes], ["Reason", reason]], async () => {
-      const forMs = minutes.value.trim() ? Math.round(Number(minutes.value) * 60000) : undefined;
-      await post(`/resources/${enc(one.name)}/close`,
-        { key: one.key, forMs, reason: reason.value.trim() || undefined });
-      await attempt(async () => null, `${title(one)} is closed`);
-      again();
-    });
+  const reason = field("Reason", text("reason", { maxlength: 200, placeholder: "in one line" }));
+  const span = field("For", text("forMs", { placeholder: "until you open it" }), { hint: "30s, 5m, 2h" });
+  dialog({ title: `Close ${title(one)}`, verb: "Close",
+    about: "Tasks that need it do not start until then. Running tasks continue." }, [span, reason], async (form) => {
+    await post(`/resources/${enc(one.name)}/close`,
+      { key: one.key, forMs: duration(form, "forMs", "The time"), reason: word(form, "reason") });
+    again();
+    return `${title(one)} is closed`;
+  });
 }
 
 function raise(one, budgets, again) {
-  const unit = h("select", null, budgets.map((limit) => h("option", { value: limit.unit }, limit.unit)));
-  const more = h("input", { type: "text", inputmode: "decimal", placeholder: "10.50", required: true });
-  const reason = h("input", { type: "text", maxlength: 200, placeholder: "Reason, in one line" });
-  form(`Raise ${title(one)}`, "This amount is added to the budget until it resets.", "Raise",
-    [["Unit", unit], ["By", more], ["Reason", reason]], async () => {
-      await post(`/resources/${enc(one.name)}/raise`,
-        { key: one.key, unit: unit.value, amount: more.value.trim(), reason: reason.value.trim() || undefined });
-      await attempt(async () => null, `${title(one)}: ${more.value.trim()} ${unit.value} more until the reset`);
+  const fields = [field("Unit", select("unit", budgets.map((limit) => [limit.unit]))),
+    field("By", text("amount", { inputmode: "decimal", placeholder: "10.50", required: true })),
+    field("Reason", text("reason", { maxlength: 200, placeholder: "in one line" }))];
+  dialog({ title: `Raise ${title(one)}`, verb: "Raise", about: "This amount is added to the budget until it resets." },
+    fields, async (form) => {
+      const [unit, amount] = [word(form, "unit"), word(form, "amount")];
+      await post(`/resources/${enc(one.name)}/raise`, { key: one.key, unit, amount, reason: word(form, "reason") });
       again();
+      return `${title(one)}: ${amount} ${unit} more until the reset`;
     });
-}
-
-// A dialog with fields. It stays open and shows the server's error if they are refused.
-function form(name, text, verb, fields, send) {
-  const outcome = h("div", { "aria-live": "polite" });
-  const act = async (event) => {
-    event.preventDefault();
-    try {
-      await send();
-      box.close();
-    } catch (error) {
-      fill(outcome, problem(error));
-    }
-  };
-  const box = sheet(name, h("form.form", { onsubmit: act }, h("p.muted", null, text),
-    fields.map(([label, field]) => h("label.field", null, label, field)), outcome,
-    h("div.actions", null, h("button.primary", { type: "submit" }, verb))));
-  fields[0][1].focus();
 }
 
 // --- one resource -----------------------------------------------------------------------------
@@ -192,8 +165,7 @@ const legend = (limits) => h("p.legend", null, h("span.running", null, h("i"), "
   limits.some((limit) => value(limit.others)) && h("span.parked", null, h("i"), "used by others"));
 
 function overTime({ history, window }, choose) {
-  const tools = h("div.segments", { role: "group", "aria-label": "Window" }, WINDOWS.map((one) =>
-    button(one, () => choose(one), { "aria-pressed": String(one === window) })));
+  const tools = segments("window", WINDOWS.map((one) => [one, one]), window, choose);
   const times = history.points.map((point) => Date.parse(point.at));
   if (!times.length) return card("Use over time", tools, h("p.muted", null, "Curves appear in a moment."));
   return card("Use over time", tools, h("div.columns", null, history.units.map((unit) => {

@@ -3,24 +3,11 @@
 import { h, morph } from "../dom.js";
 import { enc, get, post } from "../api.js";
 import { badge, number, percent, plural, sessionLink, taskLink, time, words } from "../format.js";
-import { button, card, confirmed, curl, empty, head, loading, Pager, problem, table } from "../pieces.js";
+import { button, card, confirmed, curl, empty, head, loading, problem, table } from "../pieces.js";
+import { listPage } from "../lists.js";
 import { watch } from "../live.js";
 
-const PAGE = 50;
-
-export function show(root) {
-  const pager = new Pager();
-  let found = null;
-  const turn = () => watcher.now();
-  const draw = () => morph(root, h("div", { class: root.className }, head("Sessions"),
-    found ? list(found.sessions, turn) : loading(), found && pager.controls(found.nextCursor, turn)));
-  const watcher = watch(async () => {
-    found = await get("/sessions", { limit: PAGE, cursor: pager.cursor });
-    draw();
-  });
-  draw();
-  return watcher.end;
-}
+export const show = (root) => listPage(root, { name: "sessions", title: "Sessions", rows: list });
 
 function list(sessions, again) {
   if (!sessions.length) {

@@ -2,11 +2,13 @@
 
 import { h, fill, morph } from "../dom.js";
 import { get, post, enc } from "../api.js";
-import { badge, batchLink, cut, exact, LABELS, pretty, relative, sessionLink, span, taskLink, time, title,
+import { badge, batchLink, cut, exact, LABELS, percent, pretty, relative, sessionLink, span, taskLink, time, title,
   words } from "../format.js";
 import { graph } from "../charts.js";
-import { attempt, button, card, confirmed, head, problem } from "../pieces.js";
+import { gantt } from "../gantt.js";
+import { attempt, button, card, confirmed, head, partDone, problem, progressBar, table } from "../pieces.js";
 import { watch } from "../live.js";
+import { stepTable } from "./steps.js";
 
 const GRAPH_MAX = 40;
 const GRAPH_MS = 5000; // between two fetches of the graph of an open task
@@ -37,11 +39,11 @@ export function show(root, { id }) {
 }
 
 async function facts(id) {
-  const [task, why, events, deliveries] = await Promise.all([
+  const [task, why, events, deliveries, chart] = await Promise.all([
     get(`/tasks/${enc(id)}`), get(`/tasks/${enc(id)}/why`), get(`/tasks/${enc(id)}/events`),
-    get("/deliveries", { taskId: id }),
+    get("/deliveries", { taskId: id }), get(`/tasks/${enc(id)}/timeline`),
   ]);
-  return { task, why, events: events.events, deliveries: deliveries.deliveries };
+  return { task, why, events: events.events, deliveries: deliveries.deliveries, chart };
 }
 
 // The tasks that it depends on, over some levels, and the tasks that depend on it.
@@ -107,9 +109,11 @@ function page(root, seen, output, again) {
     h("div.columns.wide-left", null,
       h("div.stack", null,
         nodes?.size > 1 && card("Dependencies", null, graph(nodes, task.taskId)),
+        card("Runs and waits", null, gantt(seen.chart, task.taskId)),
         card("Timeline", null, timeline(seen)),
         output.textContent && card("Output", ENDED.includes(task.state) ? null : h("span.muted", null, "live"),
           output),
+        task.steps?.length > 0 && card("Steps", null, stepTable(task, again)),
         task.result !== undefined && card("Result", null, json(task.result, "Result")),
         payload(task)),
       card("Facts", null, factList(task))));
@@ -128,13 +132,15 @@ function actions(task, again) {
       () => post(`/tasks/${enc(task.taskId)}/cancel`), "Cancelled").then(again),
       { class: "danger-text", needs: "POST /tasks/{id}/cancel" }));
   }
+  tools.push(h("a.button", { href: `#/submit?from=${enc(task.taskId)}` }, "Run again with changes…"));
   return tools;
 }
 
 // The server's explanation, with the things it names as links.
 function whyLine({ task, why }) {
   const tone = task.state === "parked" || task.state === "failed" ? "bad" : "";
-  return h("div.why", { class: `s-${task.state} ${tone}` }, badge(task.state), h("p", null, linked(why.reason, task)),
+  return h("div.why", { class: `s-${task.state} ${tone}` }, badge(task.state), h("p", null, linked(reasonOf(task, why), task)),
+    progressBar(task.progress),
     h("div.facts", null,
       why.position && fact("place in line", String(why.position)),
       why.ceiling && fact(`${why.ceiling.scope} ceiling`, `${why.ceiling.inUse} of ${why.ceiling.limit}`),
@@ -143,6 +149,13 @@ function whyLine({ task, why }) {
       why.ready && why.waitingFor.length > 0 && h("details", null,
         h("summary", null, `tasks in the slots (${why.waitingFor.length})`),
         h("p.links", null, why.waitingFor.map((id) => [taskLink(id), " "])))));
+}
+
+// The badge says how it ended, so the text is the error, or how long it took.
+function reasonOf(task, why) {
+  if (!ENDED.includes(task.state)) return why.reason;
+  if (task.error) return task.error;
+  return task.latencyMs === undefined ? "" : `after ${span(task.latencyMs)}`;
 }
 
 const fact = (name, value) => h("span", null, h("small", null, name), h("b", null, value));
@@ -163,8 +176,10 @@ const WORDS = {
     "task.completed": "done", "task.failed": "failed",
   "task.cancelled": "cancelled", "task.rejected": "refused", "task.retrying": "failed, will be retried",
     "task.parked": "parked", "task.progress": "progress", "task.step": "recorded a step", "task.signal": "got a signal",
-  "task.released": "released", "task.requeued": "queued again", "cron.fired": "submitted by a cron job",
+  "task.released": "released", "task.suspended": "suspended, without a slot", "task.requeued": "queued again", "cron.fired": "submitted by a cron job",
 };
+
+const STARTS = ["task.started", "task.completed", "task.failed", "task.retrying", "task.parked"]; // end an attempt, or start it
 
 const GATES = {
   dependency: "waits for its dependencies", session: "waits for its turn in the session",
@@ -197,14 +212,23 @@ function entry(step, began) {
         delivery.lastError && h("span.error", null, ` ${cut(delivery.lastError, 160)}`)));
   }
   if (!event) return h("li.future", { class: `s-${step.tone}` }, h("b", null, step.text), when);
-  const details = [event.attempt && event.type !== "task.created" && `attempt ${event.attempt}`,
+  const details = [event.step ?? event.signal, event.attempt && STARTS.includes(event.type) && `attempt ${event.attempt}`,
     event.worker && `on ${event.worker}`].filter(Boolean).join(" ");
   return h("li", { class: `s-${event.state ?? "queued"}` }, h("b", null, WORDS[event.type] ?? event.type), when, since,
     (details || event.error || event.progress !== undefined) && h("p", null, details,
       event.error && h("span.error", null, `${details ? ": " : ""}${cut(event.error, 400)}`),
-      event.progress !== undefined && h("code", null, cut(JSON.stringify(event.progress), 300))),
+      event.progress !== undefined && (partDone(event.progress) !== null
+        ? [progressBar(event.progress), ` ${percent(partDone(event.progress))}`]
+        : h("code", null, cut(JSON.stringify(event.progress), 300)))),
     step.traceback && h("details.traceback", null, h("summary", null, "Traceback"), h("pre", null, step.traceback)));
 }
+
+const steps = (all) => table([
+  { name: "No", class: "narrow", cell: (step) => step.number },
+  { name: "Step", cell: (step) => step.name },
+  { name: "Value", cell: (step) => h("code", null, cut(JSON.stringify(step.value), 200)) },
+  { name: "Recorded", class: "right", cell: (step) => time(step.at) },
+], all, { key: (step) => step.number, label: "Steps" });
 
 const FACTS = ["taskId", "kind", "agentId", "lane", "sessionKey", "batchId", "priority", "attempts", "gate",
   "createdAt", "startedAt", "completedAt", "deadline", "nextEligibleAt", "latencyMs", "worker", "leaseExpiresAt",

@@ -3,12 +3,14 @@
 import { h, morph, toast } from "../dom.js";
 import { get, post, enc, query as asQuery } from "../api.js";
 import { args, badge, cut, LABELS, number, plural, span, STATES, time, title } from "../format.js";
-import { attempt, button, confirmed, curl, empty, head, loading, me, Pager, problem } from "../pieces.js";
+import { attempt, button, confirmed, curl, empty, head, loading, me, Pager, problem, progressBar } from "../pieces.js";
 import { watch } from "../live.js";
 
 export const PAGE = 100;
 const LOOKS_MAX = 5; // for a rare text: how many pages to search before stopping
-const NAMES = ["text", "state", "agentId", "lane", "kind", "sessionKey", "batchId", "dependsOn"];
+const NAMES = ["text", "state", "agentId", "handler", "lane", "kind", "sessionKey", "batchId", "dependsOn", "since",
+  "until", "finishedSince", "finishedUntil", "error", "failure", "where", "sort"];
+const MOMENTS = ["since", "until", "finishedSince", "finishedUntil"];
 const COLUMNS = ["State", "Task", "Agent", "Lane", "Tries", "Took", "Created"];
 const KINDS = ["action", "instruction", "handler"];
 const OPEN = ["waiting_dependency", "queued", "assigned", "running", "parked"];
@@ -23,6 +25,12 @@ export function show(root, { query }) {
   const watcher = watch(() => page.read(), { lazyMs: 15000 });
   page.again = watcher.now;
   return () => { watcher.end(); page.ended = true; };
+}
+
+// "10:00" as a moment of today, in the time zone of the window.
+function local(text) {
+  const [, hours, minutes] = /^(\d{1,2}):(\d\d)$/.exec(text) ?? [];
+  return hours === undefined ? text : new Date(new Date().setHours(hours, minutes, 0, 0)).toISOString();
 }
 
 class TasksPage {
@@ -55,10 +63,18 @@ class TasksPage {
   async look() {
     let cursor = this.pager.cursor;
     for (let looks = 1; ; looks += 1) {
-      const found = await get("/tasks", { ...this.filter, brief: true, limit: PAGE, cursor });
+      const found = await get("/tasks", { ...this.conditions(), sort: this.filter.sort, brief: true, limit: PAGE, cursor });
       if (found.tasks.length || !found.nextCursor || looks === LOOKS_MAX) return found;
       cursor = found.nextCursor;
     }
+  }
+
+  // The filter as the server gets it: a time of day is one of this window's time zone.
+  conditions() {
+    const found = { ...this.filter };
+    delete found.sort;
+    for (const name of MOMENTS) if (found[name]) found[name] = local(found[name]);
+    return found;
   }
 
   set(name, value) {
@@ -98,8 +114,10 @@ class TasksPage {
       h("div.chips", { role: "group", "aria-label": "State" }, STATES.map((state) => this.chip(state))),
       h("div.fields", null,
         this.field("text", "Text in id, handler, session, error or instruction", "wide"),
-        this.field("agentId", "Agent"), this.choice("lane", "Lane", this.lanes), this.choice("kind", "Kind", KINDS),
-        this.field("sessionKey", "Session"), this.field("batchId", "Batch"),
+        this.field("agentId", "Agent"), this.field("handler", "Handler"), this.choice("lane", "Lane", this.lanes), this.choice("kind", "Kind", KINDS),
+        this.field("sessionKey", "Session"), this.field("batchId", "Batch"), this.field("error", "Error contains"),
+        this.field("since", "Since: 1h, 10:00"), this.field("where", "params.NAME=VALUE"),
+        this.choice("sort", "Newest first", [["oldest", "Oldest first"]]),
         some && button("Clear filters", () => this.clear(), { class: "quiet" })));
   }
 
@@ -126,9 +144,11 @@ class TasksPage {
 
   choice(name, label, values) {
     const onchange = (event) => this.set(name, event.currentTarget.value);
-    return h("select", { name, "aria-label": label, onchange },
-      h("option", { value: "" }, `Any ${label.toLowerCase()}`),
-      values.map((value) => h("option", { value, selected: value === this.filter[name] }, value)));
+    const [first, ...rest] = Array.isArray(values[0]) ? [label, ...values]
+      : [`Any ${label.toLowerCase()}`, ...values.map((value) => [value, value])];
+    return h("select", { name, "aria-label": name === "sort" ? "Order" : label, onchange },
+      h("option", { value: "" }, first),
+      rest.map(([value, text]) => h("option", { value, selected: value === this.filter[name] }, text)));
   }
 
   clear() {
@@ -157,7 +177,7 @@ class TasksPage {
     const called = args(task) && h("small.args.mono", null, args(task));
     return h("div.row", { role: "row", key: id, "data-row": id, class: on ? "selected" : "" },
       cell("mark", this.mark(`Select ${id}`, [task], on)),
-      cell("state", badge(task.state, task.state === "queued" ? task.gate : null)),
+      cell("state", badge(task.state, task.state === "queued" ? task.gate : null), progressBar(task.progress)),
       cell("what", h("a", { href: `#/tasks/${enc(id)}` }, title(task), called), h("small.mono", null, id),
         task.error && h("small.error", { title: task.error }, cut(task.error, 110)),
         task.notice && h("small.error", { title: task.notice }, cut(task.notice, 110))),
@@ -193,15 +213,16 @@ class TasksPage {
         Object.keys(VERBS).map((verb) => this.verb(verb, () => this.doSelected(verb), `POST /tasks/{id}/${verb}`)),
         button("Clear", () => { this.selected.clear(); this.draw(); }, { class: "quiet" })];
     }
-    const why = this.notAll();
-    return Object.keys(VERBS).map((verb) =>
-      this.verb(verb, () => this.doAll(verb), `POST /tasks/${verb}`, why, " all matches"));
+    return [h("a.button", { href: "#/submit" }, "New task"), Object.keys(VERBS).map((verb) =>
+      this.verb(verb, () => this.doAll(verb), `POST /tasks/${verb}`, this.notAll(verb), " all matches"))];
   }
 
   // Why the action on all matches is disabled; "" if it is enabled.
-  notAll() {
-    if (this.filter.text || this.filter.dependsOn) return "Select tasks first: a text filter cannot select all matches";
-    return Object.keys(this.filter).length ? "" : "Set a filter, or select tasks first";
+  notAll(verb) {
+    const { states, done } = VERBS[verb];
+    const chosen = (this.filter.state ?? "").split(",").filter(Boolean);
+    if (chosen.length && !chosen.some((state) => states.includes(state))) return `No task in this state can be ${done}`;
+    return Object.keys(this.conditions()).length ? "" : "Set a filter, or select tasks first";
   }
 
   verb(verb, act, needs, why = "", rest = "") {
@@ -228,7 +249,8 @@ class TasksPage {
 
   async doAll(verb) {
     const { name, said, danger } = VERBS[verb];
-    const body = { ...this.filter };
+    const body = this.conditions();
+    if (body.where) body.where = [body.where];
     const found = await attempt(() => post(`/tasks/${verb}`, { ...body, dryRun: true }));
     if (!found) return;
     if (!found.matched) { this.noneOf(verb); return; }

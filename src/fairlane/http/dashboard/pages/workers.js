@@ -1,22 +1,13 @@
 // Workers: where they run, what they can run, and which are silent.
 
-import { h, morph } from "../dom.js";
+import { h } from "../dom.js";
 import { get } from "../api.js";
 import { number, plural, time } from "../format.js";
-import { empty, head, loading, table } from "../pieces.js";
-import { watch } from "../live.js";
+import { empty, table } from "../pieces.js";
+import { listPage } from "../lists.js";
 
-export function show(root) {
-  let found = null;
-  const draw = () => morph(root, h("div", { class: root.className },
-    head("Workers", found && h("span.muted", null, summary(found.workers))), found ? list(found.workers) : loading()));
-  const watcher = watch(async () => {
-    found = await get("/workers");
-    draw();
-  }, { lazyMs: 5000, onlyLazy: true });
-  draw();
-  return watcher.end;
-}
+export const show = (root) => listPage(root, { name: "workers", title: "Workers", rows: list, read: () => get("/workers"),
+  watched: { lazyMs: 5000, onlyLazy: true }, tools: (_, found) => found && h("span.muted", null, summary(found.workers)) });
 
 function summary(workers) {
   const online = workers.filter((one) => one.state === "online").length;
