@@ -100,4 +100,4 @@ _TABLES = {
     queries.POSTGRES: "SELECT tablename FROM pg_tables WHERE schemaname = 'public'",
 }
 # The sources of numbers, and what is written about who asks.
-_BY_ITSELF = ("scheduler", "writer", "audit", "node", "token", "worker")
+_BY_ITSELF = ("scheduler", "writer", "audit", "node", "presence", "token", "worker", "handler_hour")

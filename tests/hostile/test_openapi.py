@@ -17,7 +17,8 @@ from fairlane.http.messages import HttpRequest, Route
 from fairlane.testing import MemoryFairlane
 from tests.hostile.inside import Inside
 
-IN_THE_PATH = {"id": "x", "key": "x", "name": "x", "file": "x", "link": "x", "permitId": "x"}
+_PATH_NAMES = "id key name file link permitId fingerprint messageId"
+IN_THE_PATH = dict.fromkeys(_PATH_NAMES.split(), "x")
 
 
 @pytest.fixture

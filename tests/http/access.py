@@ -176,7 +176,7 @@ class World:
     @property
     def own(self) -> set[str]:
         """What nobody else may learn, not even that it exists."""
-        shared = {"template", "lane", "file", "resource"}
+        shared = {"template", "lane", "file", "resource", "worker"}
         return {value for name, value in self.names.items() if name not in shared}
 
 
@@ -184,7 +184,7 @@ async def world(callers: Callers) -> World:
     """One of everything, each with names of its own."""
     alice, number = await callers.alice(), next(_numbers)
     names = {"lane": "team", "file": "none.js", "key": f"chat:{number}", "entry": f"entry-{number}"}
-    names |= {"handler": f"nobody-{number}", "resource": "spend"}
+    names |= {"handler": f"nobody-{number}", "resource": "spend", "worker": f"idle-{number}"}
     body = {"handler": names["handler"], "params": {"text": SECRET}, "metadata": {"m": SECRET}}
 
     async def made(path: str, body: Any, token: str = alice) -> Any:
@@ -205,7 +205,8 @@ async def world(callers: Callers) -> World:
     batch = await made("/tasks/batch", {"tasks": [body, body]})
     names["batch"] = batch["batchId"]
     said = {"message": SECRET, "handler": "nobody", "noMerge": True}  # it waits for no more
-    await made(f"/sessions/{names['key']}/messages", said)
+    sent = await made(f"/sessions/{names['key']}/messages", said)
+    names["message"] = sent["messageId"]
     await made("/queue", {"id": names["entry"], "repo": "/r", "note": SECRET})
     job = {
         "name": f"job-{number}",

@@ -30,7 +30,7 @@ from tests.http.access import (
     routes,
     world,
 )
-from tests.http.api import Answer
+from tests.http.api import Answer, eventually
 from tests.postgres import new_database
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -54,10 +54,12 @@ NAMES = {
     "/lanes/": "lane",
     "/resources/": "resource",
     "/tokens/": "task",
+    "/failures/": "task",
+    "/workers/": "worker",
     "/ui/": "file",
 }
 # Nobody owns these: what is shared, and what only operators get at.
-NOBODYS = ("/approve/", "/templates/", "/lanes/", "/resources/", "/tokens/", "/ui/")
+NOBODYS = ("/approve/", "/templates/", "/lanes/", "/resources/", "/tokens/", "/ui/", "/workers/")
 # What is not there yet is made by asking, so that only another agent's is not found.
 MADE = {
     ("POST", "/sessions/{key}/messages"),
@@ -93,6 +95,8 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/leases/{id}/ask"): {"name": "q", "title": "Really?"},
     ("POST", "/leases/{id}/checkpoint"): {"name": "fetch", "value": 1},
     ("POST", "/leases/{id}/suspend"): {"until": {"signal": "go"}},
+    ("POST", "/leases/{id}/effect"): {"name": "charge"},
+    ("POST", "/tasks/{id}/effects/{name}"): {"happened": True},
     ("POST", "/approvals/{id}/decide"): {"decision": "approve", "hash": "x"},
     ("POST", "/leases/{id}/fail"): {"error": "broken"},
     ("PUT", "/policy"): ROOMY,
@@ -149,6 +153,7 @@ async def alices(callers: Callers) -> World:
 def target(method: str, path: str, names: dict[str, str]) -> str:
     name = next((name for start, name in NAMES.items() if path.startswith(start)), "")
     filled = path.replace("{permitId}", names.get("permit", ""))
+    filled = filled.replace("{messageId}", names.get("message", ""))
     filled = re.sub(r"{\w+}", lambda _: names[name], filled)
     return filled + QUERIES.get((method, path), "")
 
@@ -307,6 +312,8 @@ async def test_lists_and_numbers_tell_nothing_of_another_agent(
         "/tasks?batchId={batch}",
         "/tasks?text=only-alice",
         "/tasks?dependsOn={task}",
+        "/tasks?where=params.text=only-alice-knows",
+        "/tasks/count?text=only-alice",
         "/events?taskId={task}",
         "/events?batchId={batch}",
         "/cron/runs?jobId={job}",
@@ -374,6 +381,8 @@ async def test_the_scope_is_enough(callers: Callers, alices: World, method: str,
             alices = await world(callers)
         if path.startswith("/tokens/"):
             alices.names["task"] = (await callers.new(scopes=["read"])).split("_")[1]
+        if path.startswith("/failures/"):
+            alices.names["task"] = await failure(callers)
         token = await callers.of(agent, *scopes)
         answer = await ask(callers, (method, path), alices.names, token)
         if agent == ALICE and path == "/approvals/{id}/decide":  # about her own task
@@ -381,6 +390,18 @@ async def test_the_scope_is_enough(callers: Callers, alices: World, method: str,
             continue
         assert answer.status not in (401, 403, 404, 405), answer
         assert answer.status < 500, answer
+
+
+async def failure(callers: Callers) -> str:
+    """The fingerprint of a failure of Alice's."""
+    body = {"handler": "sleep", "agentId": ALICE}  # it does not say how long
+    await callers.ask("POST", "/tasks", body, token=callers.root)
+
+    async def found() -> str | None:
+        answer = await callers.ask("GET", f"/failures?agentId={ALICE}", token=callers.root)
+        return next((one["fingerprint"] for one in answer.json["failures"]), None)
+
+    return await eventually(found)
 
 
 async def test_the_scopes_of_these_tests_are_all_there_are() -> None:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 FIELDS = {
     *("id", "type", "timestamp", "taskId", "batchId", "agentId", "lane", "state"),
-    *("attempt", "error", "result", "worker", "policyVersion"),
+    *("attempt", "error", "result", "worker", "policyVersion", "handler"),
 }
 
 

@@ -330,7 +330,7 @@ async def test_a_disabled_scheduler_takes_no_messages(serve: Serve, work: Work) 
 # --- commands -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["/stop", "  /stop\n"])
+@pytest.mark.parametrize("text", ["/stop", "  /stop\n", "/Stop", "/stop@my_bot"])
 async def test_a_stop_as_text_is_never_debounced(work: Work, text: str) -> None:
     talk = await Talk(work).unhurried()
     running = await talk.busy()
@@ -353,7 +353,7 @@ async def test_a_stopall_as_text_takes_the_window_with_it(work: Work) -> None:
         assert task["error"].startswith("stopped:")
 
 
-@pytest.mark.parametrize("text", ["/stop it", "/stopall now", "stop", "/STOP", "//stop"])
+@pytest.mark.parametrize("text", ["/stop it", "/stopall now", "stop", "/stop@", "//stop"])
 async def test_other_texts_are_messages(work: Work, text: str) -> None:
     talk = Talk(work)
     assert await talk.echoed(await talk.say(text)) == text
@@ -374,7 +374,7 @@ async def test_other_texts_are_messages(work: Work, text: str) -> None:
         ({"media": []}, None),
         ({"message": None, "media": []}, "'message' must not be empty"),
         ({"media": "cat.jpg"}, "'media'"),
-        ({"mode": "steer"}, "'mode' must be one of collect, followup, interrupt, queue"),
+        ({"mode": "push"}, "'mode' must be one of collect, followup, interrupt, queue, reject"),
         ({"drop": "oldest"}, "'drop' must be one of new, old"),
         ({"cap": -1}, "'cap' must be from 0 to 10000"),
         ({"cap": "many"}, "'cap'"),

@@ -122,7 +122,8 @@ async def test_agent_and_action_are_required(stage: Stage, field: str, value: st
     body = {**stage.task(), field: value}
     answer = await stage.api.post("/tasks", {k: v for k, v in body.items() if v is not None})
     assert (answer.status, answer.code) == (400, "invalid_request")
-    assert answer.error == f"invalid task: missing required field '{field}'"
+    others = "; or give 'handler' or 'instruction'" if (field, value) == ("action", None) else ""
+    assert answer.error == f"invalid task: missing required field '{field}'{others}"
 
 
 async def test_the_tab_is_missed_only_at_execution(stage: Stage) -> None:

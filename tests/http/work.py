@@ -168,6 +168,8 @@ class Frame(msgspec.Struct):
 class Stream:
     """`async with`: connected when the answer's head is there, gone afterwards."""
 
+    method = "GET"
+
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         self._url = url
         self._headers = headers
@@ -176,7 +178,7 @@ class Stream:
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(trust_env=False)
-        self._answer = await self._session.get(self._url, headers=self._headers)
+        self._answer = await self._session.request(self.method, self._url, headers=self._headers)
         assert self._answer.status == 200, await self._answer.text()
         assert self._answer.content_type == "text/event-stream"
         return self

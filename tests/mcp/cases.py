@@ -73,10 +73,15 @@ def parked(client: BaseClient) -> Names:
     return names
 
 
+def broken(client: BaseClient) -> Names:
+    names = parked(client)
+    return {**names, "failure": client.failures().failures[0].fingerprint}
+
+
 def said(client: BaseClient) -> Names:
     client.set_session("chat:7", debounce_ms=60_000, debounce_max_ms=600_000)  # it stays open
-    client.message("chat:7", "What is new?", agent="a1", sender="ada")
-    return {}
+    sent = client.message("chat:7", "What is new?", agent="a1", sender="ada")
+    return {"message": sent["messageId"]}
 
 
 def changed(client: BaseClient) -> Names:
@@ -197,6 +202,13 @@ _TASKS = {
         },
         depending,
     ),
+    "count_tasks": Case(
+        "tasks --agent a1 --count --handler nobody", {"agentId": "a1", "handler": "nobody"}, queued
+    ),
+    "failures": Case("failures --lane queue", {"lane": "queue"}, parked),
+    "retry_failures": Case(
+        "retry --failure {failure} --dry-run", {"fingerprint": "{failure}", "dryRun": True}, broken
+    ),
     "show": Case("show {task}", {"taskId": "{task}"}, queued),
     "why": Case("why {task}", {"taskId": "{task}"}, queued),
     "wait": Case("wait {task}", {"taskId": "{task}"}, cancelled),
@@ -255,6 +267,11 @@ _SESSIONS = {
     "sessions_message": Case(
         "message chat:7 hello --sender ada --agent a1",
         {"sessionKey": "chat:7", "message": "hello", "sender": "ada", "agentId": "a1"},
+    ),
+    "sessions_withdraw": Case(
+        "sessions withdraw chat:7 {message}",
+        {"sessionKey": "chat:7", "messageId": "{message}"},
+        said,
     ),
     "sessions_stop": Case("stop chat:7", {"sessionKey": "chat:7"}, said),
     "sessions_stopall": Case("stopall chat:7", {"sessionKey": "chat:7"}, said),
@@ -315,12 +332,12 @@ _TEMPLATES = {
 _CRON = {
     "cron_list": Case("cron list", {}, job),
     "cron_show": Case("cron show {job}", {"job": "{job}"}, job),
-    "cron_create": Case("cron add --file {file}", {"document": JOB}, file=JOB),
+    "cron_create": Case("cron create --file {file}", {"document": JOB}, file=JOB),
     "cron_update": Case(
-        "cron edit {job} --overlap queue", {"job": "{job}", "document": {"overlap": "queue"}}, job
+        "cron update {job} --overlap queue", {"job": "{job}", "document": {"overlap": "queue"}}, job
     ),
     "cron_delete": Case("cron delete {job}", {"job": "{job}"}, job),
-    "cron_toggle": Case("cron on {job}", {"job": "{job}", "enabled": True}, job_off),
+    "cron_toggle": Case("cron toggle {job} on", {"job": "{job}", "enabled": True}, job_off),
     "cron_run": Case("cron run {job}", {"job": "{job}"}, job),
     "cron_runs": Case("cron runs {job}", {"job": "{job}"}, job_ran),
     "cron_preview": Case("cron preview @yearly -n 3", {"expr": "@yearly", "n": 3}),

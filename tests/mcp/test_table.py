@@ -17,7 +17,7 @@ from fairlane.cli import commands as parser
 from fairlane.client.methods import AsyncMethods
 from fairlane.core.submissions import TaskRequest
 from fairlane.mcp.calls import Calls
-from fairlane.mcp.schemas import schema_of
+from fairlane.mcp.schemas import arguments, schema_of
 from fairlane.mcp.server import INSTRUCTIONS, build
 from fairlane.mcp.table import TOOLS
 from fairlane.mcp.tool import STRANGERS, Scope, Tool
@@ -33,7 +33,11 @@ LEFT_OUT = {
     "link_approval": "is for operators: its answer is a secret",
     "ask_lease": "a model asks the person that it talks to",
     "suspend_lease": "waits are for programs that are run again from their beginning",
+    "lease_inbox": "a model reads what is said to it in its own conversation",
+    "take_inbox": "a model reads what is said to it in its own conversation",
     "send_signal": "is for the system that a run waits for",
+    "effect_lease": "effects are for programs that are run again from their beginning",
+    "resolve_effect": "a person looks whether it happened, outside of what a model can see",
     "checkpoint_lease": "steps are for programs that are run again from their beginning",
     "perform": "is no verb, but how operations are carried out",
     "wait_once": "wait asks it as often as it takes",
@@ -47,6 +51,9 @@ LEFT_OUT = {
     "queue_import": "is for a person who moves in",
     "cron_job_runs": "cron_runs does it with job",
     "history": "draws curves, for people",
+    "handlers": "is for operators; workers lists the handlers that can be used",
+    "task_timeline": "draws a chart, for people",
+    "batch_timeline": "draws a chart, for people",
     "resource_history": "draws curves, for people",
     "request_permit": "a model has no calls to meter; workers do",
     "settle_permit": "a model has no calls to meter; workers do",
@@ -167,6 +174,15 @@ def test_an_argument_is_described_by_the_field_of_its_request() -> None:
     )
 
 
+def test_a_model_may_give_one_text_where_a_list_is_meant() -> None:
+    kind = TOOLS["tasks"].arguments
+    assert arguments({"state": "failed,parked"}, kind) == {"states": ["failed", "parked"]}
+    assert arguments({"state": ["failed"], "text": "a,b"}, kind) == {
+        "states": ["failed"],
+        "text": "a,b",
+    }
+
+
 def test_a_time_is_declared_as_one() -> None:
     assert TOOLS["submit"].schema["properties"]["deadline"]["format"] == "date-time"
     assert "format" not in TOOLS["submit"].schema["properties"]["handler"]
@@ -257,7 +273,7 @@ sys.exit(main({arguments!r}))
 def test_without_the_extra_it_says_what_to_install(arguments: list[str]) -> None:
     ran = _python(WITHOUT.format(arguments=arguments))
     assert ran.returncode == 6
-    assert "pip install 'fairlane[mcp]'" in ran.stderr
+    assert "pip install '.[mcp]' in a clone of fairlane" in ran.stderr
     assert ran.stdout == ""
 
 

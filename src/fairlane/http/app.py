@@ -31,6 +31,7 @@ from fairlane.http.routes.approve import ApprovePage
 from fairlane.http.routes.audit import note_denied
 from fairlane.http.routes.events import Events
 from fairlane.http.routes.metrics import MetricsRoute
+from fairlane.http.routes.presence import PresenceRoute
 from fairlane.http.routes.task_streams import TaskStreams
 from fairlane.http.routes.usage import UsageRoute
 from fairlane.schema import json_limits, wire
@@ -78,6 +79,7 @@ class HttpApp:
             **MetricsRoute(node).routes(),
             **ApprovePage(node).routes(),
             **UsageRoute(node).routes(),
+            **PresenceRoute(node).routes(),
         }
         for path, methods in by_hand.items():
             self.routes.setdefault(path, {}).update(methods)

@@ -27,6 +27,7 @@ CONTENT: Final[Mapping[str, tuple[str, ...]]] = {
     "POST /approve/{link}": ("text/html",),
     "GET /events/pulse": (EVENTS,),
     "GET /metrics": ("text/plain",),
+    "POST /workers/{name}/presence": (EVENTS,),
     "GET /ui/{file}": _FILE,
     "GET /ui/pages/{file}": _FILE,
 }

@@ -30,7 +30,8 @@ def installed() -> bool:
 def require() -> None:
     if not installed():
         raise OperatorError(
-            "the MCP server needs an extra that is not installed; run pip install 'fairlane[mcp]'"
+            "the MCP server needs an extra that is not installed; "
+            "run pip install '.[mcp]' in a clone of fairlane"
         )
 
 

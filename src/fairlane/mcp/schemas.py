@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
@@ -78,10 +78,25 @@ def arguments(given: JsonMapping, kind: type[msgspec.Struct]) -> JsonObject:
     """Return the arguments to call the verb with. Raise `InvalidRequest` that names a wrong
     argument.
     """
-    present = {name: value for name, value in given.items() if value is not None}
+    lists = {one.encode_name for one in msgspec.structs.fields(kind) if _takes_list(one.type)}
+    present = {
+        name: value.split(",") if name in lists and isinstance(value, str) else value
+        for name, value in given.items()
+        if value is not None
+    }
     checked = validation.convert(present, kind)
     named = {name: getattr(checked, name) for name in checked.__struct_fields__}
     return {name: value for name, value in named.items() if value is not UNSET}
+
+
+def _takes_list(kind: object) -> bool:
+    """Return whether an argument is a list of texts: a model may give one text instead."""
+    if get_origin(kind) is Annotated:
+        return _takes_list(get_args(kind)[0])
+    if get_origin(kind) in _UNIONS:
+        kinds = [one for one in get_args(kind) if one is not UnsetType]
+        return len(kinds) == 1 and _takes_list(kinds[0])
+    return get_origin(kind) in (list, Sequence) and str in get_args(kind)
 
 
 def _parameters(verb: Callable[..., object]) -> dict[str, tuple[object, bool]]:

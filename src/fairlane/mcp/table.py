@@ -15,11 +15,11 @@ from fairlane.core.submissions import TaskRequest
 from fairlane.core.templates import TemplateDocument
 from fairlane.mcp.calls import WAIT_MS, WAIT_MS_MAX, Calls
 from fairlane.mcp.schemas import changes, document, schema_of
+from fairlane.mcp.sessions import SESSIONS
 from fairlane.mcp.tool import Tool, read, write
 from fairlane.mcp.watching import WATCHING
 from fairlane.schema.tasks import WAIT_ONCE
 
-_SESSION: Final = {"key": "sessionKey"}
 _LANE: Final = {"name": "lane"}
 _STATES: Final = {"states": "state"}
 _DECISION: Final = {
@@ -271,72 +271,6 @@ _LEASES: Final = (
     ),
 )
 
-_SESSIONS: Final = (
-    read("sessions_list", Calls.sessions, "sessions list", "List sessions by key, one page."),
-    read(
-        "sessions_show",
-        Calls.session,
-        "sessions list",
-        "Show a session: running and waiting tasks with their positions, and settings.",
-        names=_SESSION,
-        strangers=True,
-    ),
-    write(
-        "sessions_message",
-        Calls.message,
-        "message",
-        "submit",
-        "Send a message to a session, for the agent or for a handler.",
-        names={**_SESSION, "text": "message"},
-        open_world=True,
-    ),
-    write(
-        "sessions_stop",
-        Calls.stop_session,
-        "stop",
-        "cancel",
-        "Cancel the oldest run of a session; its other tasks continue.",
-        names=_SESSION,
-        destructive=True,
-    ),
-    write(
-        "sessions_stopall",
-        Calls.stop_all,
-        "stopall",
-        "cancel",
-        "Cancel all running and waiting tasks of a session.",
-        names=_SESSION,
-        destructive=True,
-    ),
-    write(
-        "sessions_reset",
-        Calls.reset_session,
-        "sessions reset",
-        "cancel",
-        "Like sessions_stopall, and start a new generation of the session.",
-        names=_SESSION,
-        destructive=True,
-    ),
-    write(
-        "sessions_set",
-        Calls.set_session,
-        "sessions set",
-        "operate",
-        "Change the settings of a session.",
-        names=_SESSION,
-        idempotent=True,
-    ),
-    write(
-        "sessions_usage",
-        Calls.set_usage,
-        "sessions usage",
-        "operate",
-        "Report how full the context window of a session is.",
-        names=_SESSION,
-        idempotent=True,
-    ),
-)
-
 _RULES: Final = (
     read(
         "lanes",
@@ -496,7 +430,7 @@ _CRON: Final = (
     write(
         "cron_create",
         Calls.create_cron_job,
-        "cron add",
+        "cron create",
         "operate",
         "Create a cron job: a schedule, and a task with the fields of submit.",
         open_world=True,
@@ -505,7 +439,7 @@ _CRON: Final = (
     write(
         "cron_update",
         Calls.update_cron_job,
-        "cron edit",
+        "cron update",
         "operate",
         "Change fields of a cron job; null clears one.",
         destructive=True,
@@ -525,7 +459,7 @@ _CRON: Final = (
     write(
         "cron_toggle",
         Calls.toggle_cron_job,
-        "cron on",
+        "cron toggle",
         "operate",
         "Enable or disable a cron job.",
         idempotent=True,
@@ -594,6 +528,6 @@ _APPROVALS: Final = (
     ),
 )
 
-_ALL: Final = (_TASKS, _LEASES, _SESSIONS, _RULES, WATCHING, _TEMPLATES, _CRON, _APPROVALS)
+_ALL: Final = (_TASKS, _LEASES, SESSIONS, _RULES, WATCHING, _TEMPLATES, _CRON, _APPROVALS)
 
 TOOLS: Final[Mapping[str, Tool]] = {tool.name: tool for tools in _ALL for tool in tools}

@@ -6,10 +6,32 @@ from typing import Final
 
 from fairlane.mcp.calls import Calls
 from fairlane.mcp.resources import RESOURCES
-from fairlane.mcp.tool import Tool, read
+from fairlane.mcp.tool import Tool, read, write
 
 WATCHING: Final[tuple[Tool, ...]] = (
     *RESOURCES,
+    read(
+        "count_tasks",
+        Calls.count_tasks,
+        "tasks",
+        "Count tasks, in total and by state, with the filters of tasks.",
+        names={"states": "state"},
+    ),
+    read(
+        "failures",
+        Calls.failures,
+        "failures",
+        "List failed and parked tasks by error, the most frequent first.",
+        strangers=True,
+    ),
+    write(
+        "retry_failures",
+        Calls.retry_failures,
+        "retry",
+        "operate",
+        "Queue all failed and parked tasks with the error of one group of failures again.",
+        open_world=True,
+    ),
     read(
         "attention",
         Calls.attention,

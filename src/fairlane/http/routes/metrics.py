@@ -16,7 +16,6 @@ from fairlane.core.access import Scope
 from fairlane.core.amounts import MICRO
 from fairlane.core.counts import Tally
 from fairlane.core.histogram import Histogram
-from fairlane.core.resources import limits_of
 from fairlane.engine.front_node import ShowMetrics
 from fairlane.engine.node import Node
 from fairlane.engine.telemetry import process
@@ -121,7 +120,7 @@ class MetricsText:
         for view in found:
             account = view.account
             declared = node.policy.resources[account.resource]
-            for limit in limits_of(declared.limits):
+            for limit in declared.declared:
                 state = account.state(limit)
                 at = (account.resource, limit.unit)
                 values = {
