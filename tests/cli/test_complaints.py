@@ -55,7 +55,7 @@ def nobody() -> Iterator[str]:
         ("tasks --limit x", "--limit: must be a whole number from 1 to 1000, not 'x'"),
         (
             "wait a --timeout soon",
-            "--timeout: must be a number of seconds or a duration like 5m, not 'soon'",
+            "--timeout: must be a duration like 30s or 5m, or a number of seconds, not 'soon'",
         ),
         ("tasks --all --cursor 3", "--cursor: not allowed with argument --all"),
         ("tasks --url x --store y", "--store: not allowed with argument --url"),

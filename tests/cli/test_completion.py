@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairlane.cli.commands import build
+from tests.cli.conftest import Ran
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.cli.conftest import Ran
+    from tests.cli.conftest import Server
 
     Run = Callable[..., Ran]
 
@@ -57,6 +58,28 @@ def test_the_options_of_a_command_are_completed(bash: str) -> None:
 
 def test_what_is_typed_is_not_taken_for_a_command(bash: str) -> None:
     assert _completed(bash, "show", "tsk_1", "--js") == ["--json"]
+
+
+def test_the_value_of_an_option_is_completed(bash: str) -> None:
+    assert _completed(bash, "tasks", "--state", "par") == ["parked"]
+    assert set(_completed(bash, "tasks", "--sort", "")) == {"newest", "oldest"}
+    assert "task.failed" in _completed(bash, "events", "--type", "task.f")
+    assert _completed(bash, "tasks", "--cursor", "--") == []
+
+
+def test_names_of_the_server_are_completed(
+    bash: str, run: Run, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRLANE_URL", server.url)
+    assert "main" in run("completion", "--values", "lanes").out.split()
+    run("cron", "create", "--every", "1d", "--name", "nightly", "--handler", "echo", "--disabled")
+    assert "nightly" in run("completion", "--values", "jobs").out.split()
+    assert run("completion", "--values", "handlers").code == 0
+    monkeypatch.setenv("FAIRLANE_URL", "http://127.0.0.1:1")
+    assert run("completion", "--values", "lanes") == Ran(0, "", "")
+    fake = "fairlane() { echo nightly; }\n"
+    assert _completed(fake + bash, "cron", "run", "n") == ["nightly"]
+    assert _completed(fake + bash, "tasks", "--lane", "") == ["nightly"]
 
 
 def test_a_shell_is_completed_too(bash: str) -> None:

@@ -193,7 +193,9 @@ def test_an_empty_list_teaches(run: Run, tmp_path: Path) -> None:
     assert run("submit", "--handler", "x", "--store", store).code == 0  # makes the store
     ran = run("cron", "--store", store)
     assert ran.code == 0
-    assert ran.out.startswith("no cron jobs yet; create one:\n  fairlane cron add '0 9 * * 1-5' ")
+    assert ran.out.startswith(
+        "no cron jobs yet; create one:\n  fairlane cron create '0 9 * * 1-5' "
+    )
     assert run("cron", "--store", store, "--json").json == {"jobs": [], "count": 0}
     assert "fairlane cron list" in run("cron", "runs", "--store", store).out
 

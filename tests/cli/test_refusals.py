@@ -38,6 +38,7 @@ WORDS: Final = {
     "retry": "x",
     "reset": "x",
     "signal": "x paid",
+    "effect": "x charge --happened",
     "batch submit": "FILE",
     "batch show": "x",
     "batch cancel": "x",
@@ -48,6 +49,7 @@ WORDS: Final = {
     "sessions set": "x --cap 3",
     "sessions usage": "x 1 2",
     "sessions reset": "x",
+    "sessions withdraw": "x msg_1",
     "lanes pause": "main",
     "lanes resume": "main",
     "lanes clear": "main --yes",
@@ -65,6 +67,9 @@ WORDS: Final = {
     "templates use": "x",
     "cron add": "--every 1m --name x --handler y",
     "cron show": "x",
+    "cron create": "--every 1m --name x --handler y",
+    "cron update": "x --disable-after 3",
+    "cron toggle": "x off",
     "cron edit": "x --disable-after 3",
     "cron delete": "x",
     "cron on": "x",
@@ -179,7 +184,8 @@ def test_a_token_that_cannot_be_read_is_reported_with_a_code(
 
 # What makes a store, or answers as an empty one would.
 WITHOUT_STORE: Final = {
-    *("submit", "message", "batch submit", "templates create", "cron add", "cron import"),
+    *("submit", "message", "batch submit", "templates create", "cron add", "cron create"),
+    "cron import",
     *("policy set", "policy check", "token create", "webhooks add", "restore", "import"),
     *(name for name in LEAVES if name.split()[0] in ("queue", "sched")),
 }

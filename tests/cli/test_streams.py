@@ -109,7 +109,9 @@ def test_events_tell_what_has_happened_to_a_task(
     assert events == json.loads(server.get(f"/tasks/{task_id}/events"))["events"]
     out = run("events", "--task", task_id, *side).out.splitlines()
     assert [line.split()[2:4] for line in out] == [[kind, task_id] for kind in STREAMS]
-    assert re.match(r" *\d+  \d{4}-\d\d-\d\dT\S+Z  task\.started +tsk_\w+  node_\w+$", out[1])
+    assert re.match(
+        r" *\d+  \d{4}-\d\d-\d\dT\S+Z  task\.started +tsk_\w+  \S+ echo  node_\w+$", out[1]
+    )
 
 
 @pytest.mark.slow
@@ -311,7 +313,7 @@ def test_a_new_attempt_is_distinguished_from_its_text(
     ran = run("output", task_id, "--follow", *there)
     assert ran.code == 0
     assert ran.out == "half" + text.replace(" ", "")
-    assert ran.err == "attempt 2\n"
+    assert ran.err == "attempt 2\ndone after 2 attempts\n"
 
 
 @pytest.mark.slow

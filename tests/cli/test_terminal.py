@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fairlane.cli.output.task import progress_text
+from fairlane.cli.output.terminal import short_ids
 from tests.cli.processes import (
     FAIRLANE,
     Terminal,
@@ -67,12 +69,38 @@ def test_a_pipe_gets_plain_text(failed: str, server: Server, tmp_path: Path) -> 
     assert not re.search(rb" $", ran.stdout, re.MULTILINE)
 
 
-def test_ids_are_whole_on_a_narrow_terminal(failed: str, server: Server, tmp_path: Path) -> None:
+def test_a_narrow_terminal_shows_the_error_and_a_short_id(
+    run: Run, failed: str, server: Server, tmp_path: Path
+) -> None:
     seen = run_on_terminal(*_list(failed, server), folder=tmp_path, columns=80)
     lines = re.sub(r"\x1b\[[0-9;]*m", "", seen.text).splitlines()
-    assert lines[0].split() == ["TASK", "STATE", "AGENT", "WHAT", "CREATED"]
-    assert re.match(rf"tsk_[0-9a-f]{{28}}  failed  {failed} +handler sleep", lines[1])
+    assert lines[0].split() == ["TASK", "STATE", "WHAT", "NOTE"]
+    found = re.match(r"(tsk_[0-9a-f]{16}) +failed +handler sleep +sleep: params.ms", lines[1])
+    assert found, lines
     assert max(len(line) for line in lines) <= 80
+    task = run("show", found[1], "--json", "--url", server.url).json
+    assert task["agentId"] == failed
+
+
+def test_short_ids_are_as_long_as_needed() -> None:
+    assert short_ids(["tsk_aab", "tsk_aac", "tsk_b"], 4) == ["tsk_aab", "tsk_aac", "tsk_b"]
+    assert short_ids(["tsk_a1", "tsk_b1", "tsk_b1"], 5) == ["tsk_a", "tsk_b", "tsk_b"]
+    assert short_ids([], 5) == []
+
+
+@pytest.mark.parametrize(
+    ("progress", "text"),
+    [
+        ({"done": 0.5}, "██████████░░░░░░░░░░ 50%"),
+        ({"done": 3, "total": 4}, "███████████████░░░░░ 75% (3 of 4)"),
+        ({"percent": 100}, "████████████████████ 100%"),
+        (0.25, "█████░░░░░░░░░░░░░░░ 25%"),
+        ({"step": "fetch"}, '{"step":"fetch"}'),
+        ({"done": True}, '{"done":true}'),
+    ],
+)
+def test_progress_with_a_share_is_a_bar(progress: object, text: str) -> None:
+    assert progress_text(progress) == text
 
 
 def test_waiting_shows_how_far_it_is(server: Server, agent: str, tmp_path: Path) -> None:
@@ -94,7 +122,8 @@ def test_ctrl_c_ends_a_wait_quietly(
     pressed: list[bool] = []
 
     def press(terminal: Terminal) -> None:
-        if f"waiting for {task_id} (queued; see fairlane why)" in terminal.text and not pressed:
+        reason = r"queued, \d+ s · (position \d+ · )?no known worker offers handler"
+        if re.search(reason, terminal.text) and not pressed:
             pressed.append(True)
             terminal.interrupt()
 

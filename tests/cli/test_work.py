@@ -42,7 +42,7 @@ def _failed(run: Run, side: list[str], agent: str) -> str:
 
 
 def _parked(run: Run, side: list[str], agent: str) -> str:
-    flags = ("--handler", "sleep", "--param", "ms=60000", "--timeout", "20", "--retries", "0")
+    flags = ("--handler", "sleep", "--param", "ms=60000", "--timeout-ms", "20", "--retries", "0")
     ran = run("submit", *flags, "--wait", "15", "--agent", agent, "--json", *side)
     assert (ran.code, ran.json["state"]) == (1, "parked")
     task_id: str = ran.json["taskId"]
@@ -79,7 +79,7 @@ def test_every_option_about_when_and_how_often_reaches_the_task(
         "--instruction": "Sum it up",
         "--depends-on": parent,
         "--retries": "5",
-        "--backoff": "250",
+        "--backoff": "0.25",
         "--multiplier": "1.5",
         "--timeout": "30s",
         "--metadata": '{"ticket": 7}',
@@ -113,11 +113,9 @@ def test_a_task_may_be_for_a_moment(run: Run, server: Server, agent: str) -> Non
     ("line", "complaint"),
     [
         ("--delay 5s --run-at x", "--run-at: not allowed with argument --delay"),
-        ("--delay soon", "--delay: must be a number of seconds or a duration like 5m, not 'soon'"),
-        (
-            "--timeout 1.5",
-            "--timeout: must be a number of milliseconds or a duration like 30s, not '1.5'",
-        ),
+        ("--delay soon", "--delay: must be a duration like 30s or 5m, or a number of seconds"),
+        ("--timeout 1.5x", "--timeout: must be a duration like 30s or 5m, or a number of seconds"),
+        ("--timeout-ms 1s", "--timeout-ms: must be a whole number, not '1s'"),
         ("--retries many", "--retries: must be a whole number, not 'many'"),
         ("--multiplier x", "--multiplier: must be a number, not 'x'"),
         ("--metadata []", "--metadata: must be a JSON object, not '[]'"),

@@ -67,3 +67,19 @@ def test_a_store_without_troubles_is_well(run: Run, tmp_path: Path) -> None:
     assert ran.code == 0
     assert ran.out == "all is well: nothing is stuck, parked, failing or waiting for you\n"
     assert run("workers", "--store", store).out.startswith("no worker is known; ")
+
+
+def test_handlers_show_failures_and_the_time_that_agents_used(
+    run: Run, server: Server, agent: str
+) -> None:
+    with Client(server.url) as client:
+        client.submit(handler=f"h-{agent}", agent=agent, retry_policy={"maxRetries": 0})
+        (lease,) = client.lease(f"w-{agent}", handlers=[f"h-{agent}"], start=True).leases
+        client.fail_lease(lease.lease_id, token=lease.token, error="no")
+    out = run("handlers", "--agent", agent, "--url", server.url).out
+    assert out.splitlines()[0].split()[:2] == ["HANDLER", "STARTED"]
+    assert out.splitlines()[1].split()[:5] == [f"h-{agent}", "1", "0", "1", "(100"]
+    out = run("handlers", "--by-agent", "--handler", f"h-{agent}", "--url", server.url).out
+    assert out.splitlines()[1].startswith(agent)
+    none = run("handlers", "--handler", f"no-{agent}", "--window", "7d", "--url", server.url)
+    assert none.out.startswith("no task has run since ")

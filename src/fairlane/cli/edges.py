@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from fairlane.config import Settings
 from fairlane.core.access import Caller
@@ -18,15 +18,16 @@ from fairlane.mcp.calls import Perform
 from fairlane.mcp.endpoint import McpEndpoint
 from fairlane.services import catalog
 
+T = TypeVar("T")
 
-def run(serving: Coroutine[Any, Any, None]) -> None:
+
+def run(serving: Coroutine[Any, Any, T]) -> T:
     """Run a process of the server on the fastest event loop there is."""
     try:
         import uvloop  # noqa: PLC0415 - not on every system, and slow to import
     except ImportError:
-        asyncio.run(serving)
-    else:
-        uvloop.run(serving)
+        return asyncio.run(serving)
+    return uvloop.run(serving)
 
 
 def mcp_endpoint(settings: Settings, node: Node) -> McpEndpoint | None:

@@ -16,7 +16,8 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 import msgspec
 
 from fairlane.cli.commands import Parser
-from fairlane.core import lifecycle
+from fairlane.clock import SystemClock
+from fairlane.core import lifecycle, time_points
 from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.types import PageLimit
 from fairlane.schema import wire
@@ -55,34 +56,28 @@ def span_ms(text: str) -> int | None:
     return int(found[1]) * _UNIT_MS[found[2]] if found else None
 
 
-def duration(text: str) -> int:
-    """Return the milliseconds of a duration, which must have a unit."""
-    found = span_ms(text)
-    if found is None:
-        raise argparse.ArgumentTypeError(
-            f"must be a duration like 30s, 15m or 6h, not {text[:40]!r}"
-        )
-    return found
-
-
 def seconds(text: str) -> float:
     span = span_ms(text)
     if span is not None:
         return span / 1000
     if not re.fullmatch(r"\d{1,9}(\.\d+)?", text):
         raise argparse.ArgumentTypeError(
-            f"must be a number of seconds or a duration like 5m, not {text[:40]!r}"
+            f"must be a duration like 30s or 5m, or a number of seconds, not {text[:40]!r}"
         )
     return float(text)
 
 
-def milliseconds(text: str) -> int:
-    found = span_ms(text)
-    if found is None and not re.fullmatch(r"\d{1,12}", text):
-        raise argparse.ArgumentTypeError(
-            f"must be a number of milliseconds or a duration like 30s, not {text[:40]!r}"
-        )
-    return int(text) if found is None else found
+def duration(text: str) -> int:
+    """Return the milliseconds of a duration; a bare number is seconds."""
+    return round(seconds(text) * 1000)
+
+
+def time_point(text: str) -> str:
+    """Return the time that a text means, by the clocks of this machine, as RFC 3339."""
+    try:
+        return wire.moment(time_points.parse(text, SystemClock().now(), None))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def priority(text: str) -> int | str:
@@ -246,7 +241,7 @@ _SHARED: Final[Mapping[str, tuple[str, JsonMapping]]] = {
         "key that makes it safe to resend this request: it takes effect only once",
         {"metavar": "KEY"},
     ),
-    "timeout": ("time limit for each attempt", {"metavar": "MS", "type": milliseconds}),
+    "timeout": ("time limit for each attempt", {"type": duration}),
     "run-at": ("do not start before this time (RFC 3339)", {"metavar": "TIME"}),
     "preemptible": (
         "allow the task to be stopped when a critical task needs its slot",
@@ -256,6 +251,7 @@ _SHARED: Final[Mapping[str, tuple[str, JsonMapping]]] = {
         "sender of the message; only messages from the same sender are merged",
         {"metavar": "NAME"},
     ),
+    "message-id": ("id of the message in the chat, to withdraw it by", {"metavar": "ID"}),
     "sent-at": (
         "when the message was sent (RFC 3339); refused if that was before the last stopall",
         {"metavar": "TIME"},
@@ -264,16 +260,16 @@ _SHARED: Final[Mapping[str, tuple[str, JsonMapping]]] = {
         "never merge the message with others",
         {"action": "store_true", "default": None},
     ),
-    "mode": ("queue, followup, interrupt or collect", {"metavar": "MODE"}),
+    "mode": ("queue, followup, interrupt, collect, steer, reject or rollback", {"metavar": "MODE"}),
     "cap": ("maximum number of waiting tasks", {"metavar": "N", "type": whole}),
     "drop": ("what to drop when the cap is exceeded: old or new", {"metavar": "WHICH"}),
     "debounce": (
         "wait this long for more messages from the same sender; 0 disables the wait",
-        {"metavar": "MS", "type": milliseconds},
+        {"type": duration},
     ),
     "debounce-max": (
         "longest time that a message may wait for more messages",
-        {"metavar": "MS", "type": milliseconds},
+        {"type": duration},
     ),
     "max-concurrent": (
         "how many tasks of the session may run at once",
@@ -289,6 +285,15 @@ _FILTERS: Final[Mapping[str, tuple[str, str]]] = {
     "task": ("ID", "of this task"),
     "kind": ("KIND", "of this kind: action, handler or instruction"),
     "name": ("NAME", "with this name"),
+    "handler": ("NAME", "of this handler"),
+}
+
+
+_TIMES: Final[Mapping[str, str]] = {
+    "--since": "only tasks created after this time: 1h ago, 10:00, a date or RFC 3339",
+    "--until --older-than": "only tasks created before this time",
+    "--finished-since": "only tasks that ended after this time",
+    "--finished-until": "only tasks that ended before this time",
 }
 
 
@@ -297,9 +302,19 @@ def offer(group: Group, *names: str, **helps: str) -> None:
     for name in names:
         about, how = _SHARED[name]
         about = helps.get(name.replace("-", "_"), about)
-        if how.get("type") is milliseconds:
-            about += " (milliseconds, or a duration like 30s)"
-        group.add_argument(f"--{name}", help=about, **how)
+        if how.get("type") is duration:
+            span_option(group, f"--{name}", about)
+        else:
+            group.add_argument(f"--{name}", help=about, **how)
+
+
+def span_option(group: Group, option: str, about: str) -> None:
+    """Add an option that is a duration, and the same in milliseconds."""
+    about += ", such as 30s or 5m; a bare number is seconds"
+    group.add_argument(option, metavar="TIME", type=duration, help=about)
+    dest = option.removeprefix("--").replace("-", "_")
+    about = "the same in milliseconds"
+    group.add_argument(f"{option}-ms", metavar="MS", type=whole, dest=dest, help=about)
 
 
 def filters(group: Group, things: str, *names: str) -> None:
@@ -317,7 +332,29 @@ def filter_tasks(parser: Parser) -> None:
         help=f"only tasks in this state: {', '.join(lifecycle.STATES)}; "
         "repeat the option or separate states with commas",
     )
-    filters(parser, "tasks", "agent", "lane", "session", "batch", "kind")
+    filters(parser, "tasks", "agent", "lane", "session", "batch", "kind", "handler")
+    parser.add_argument("--depends-on", metavar="ID", help="only tasks that depend on this task")
+    for option, which in _TIMES.items():
+        parser.add_argument(*option.split(), metavar="TIME", type=time_point, help=which)
+    parser.add_argument("--error", metavar="TEXT", help="only tasks with this text in their error")
+    parser.add_argument(
+        "--failure",
+        metavar="ERR",
+        help="only failed or parked tasks of this group of fairlane failures",
+    )
+    parser.add_argument(
+        "--where",
+        metavar="NAME=VALUE",
+        action="append",
+        help="only tasks with this value, such as metadata.customer=42 or params.url=x; "
+        "in a list, one item is enough (repeatable)",
+    )
+    parser.add_argument(
+        "--text",
+        metavar="TEXT",
+        help="only tasks with this text in their ID, agent, handler, lane, session, batch, error, "
+        "instruction, params or metadata",
+    )
 
 
 def paging(parser: Parser) -> None:
@@ -362,12 +399,7 @@ def needs(group: Group) -> None:
 def retries(group: Group, default: str = "") -> None:
     about = f"number of retries after the first attempt{default}"
     group.add_argument("--retries", metavar="N", type=whole, help=about)
-    group.add_argument(
-        "--backoff",
-        metavar="MS",
-        type=milliseconds,
-        help="wait before the first retry (milliseconds, or a duration like 2s)",
-    )
+    span_option(group, "--backoff", "wait before the first retry")
     group.add_argument(
         "--multiplier",
         metavar="X",
@@ -387,6 +419,10 @@ def wait_option(
         const=float("inf"),
         help=f"{summary} (default: no limit)",
     )
+
+
+def quiet(parser: Parser) -> None:
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only IDs, one per line")
 
 
 def dry_run(parser: Parser, about: str) -> None:

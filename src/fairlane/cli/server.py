@@ -2,6 +2,7 @@
 
 The first signal drains: the server accepts no new work, running tasks may finish, the rest is
 released, and the exit code is 0. A second signal ends it immediately. `kill -9` is always safe.
+SIGUSR1 drains and starts the program again, in the same process.
 """
 
 from __future__ import annotations
@@ -71,13 +72,17 @@ def serve(settings: Settings, *, beside: Beside | None = None) -> None:
     os.umask(0o077)  # no other user may read the files that are created
     listener = listen(settings)
     try:
-        edges.run(_serve(settings, listener, beside))
+        again = edges.run(_serve(settings, listener, beside))
     finally:
         if settings.uds is not None:
             Path(settings.uds).unlink(missing_ok=True)
+    if again:
+        sys.stdout.flush()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - as it was started
 
 
-async def _serve(settings: Settings, listener: socket.socket, beside: Beside | None) -> None:
+async def _serve(settings: Settings, listener: socket.socket, beside: Beside | None) -> bool:
+    """Run until a signal. Return whether to start again."""
     tracer = tracing.from_settings(config.variable)
     policy = PolicyFile(settings.policy, settings.lanes)
     app = Fairlane(
@@ -112,6 +117,7 @@ async def _serve(settings: Settings, listener: socket.socket, beside: Beside | N
         server = _Server(app, agents, HttpServer(routes, Doorkeeper(hosts)), fronts)
         announce = partial(_announce, settings, app)
         await server.run(listener, _address(settings, listener), beside or announce)
+        return server.starts_again
     finally:
         if fronts is not None:
             await fronts.close()
@@ -203,6 +209,7 @@ class _Server:
         self._agents = agents
         self._http = http
         self._signals = 0
+        self.starts_again = False
         self._stop_asked = asyncio.Event()
         self._moved: StoreMoved | None = None
 
@@ -210,6 +217,7 @@ class _Server:
         loop = asyncio.get_running_loop()
         for number in signals.stopping():
             loop.add_signal_handler(number, self._signalled, number)
+        loop.add_signal_handler(signal.SIGUSR1, self._asked_to_restart)
         self._app.node.writer.on_moved = lambda error: _tell(loop, self._stop_moved, error)
         if self._fronts is None:
             await self._http.start(listener)
@@ -246,6 +254,13 @@ class _Server:
         print_error(error, as_json=False)
         sys.stderr.flush()
         os._exit(Exit.SET_UP)
+
+    def _asked_to_restart(self) -> None:
+        """Drain, and start again with the same arguments in the same process."""
+        if not self._stop_asked.is_set():
+            self.starts_again = True
+            log.info("restarting: running tasks may finish first")
+            self._signalled(signal.SIGUSR1)
 
     def _signalled(self, number: signal.Signals) -> None:
         if self._stop_asked.is_set() and number == signal.SIGHUP:

@@ -55,21 +55,23 @@ ABOUT: Final = "A fair, durable task scheduler for fleets of AI agents."
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "serve": ("serve", "Run the server until it receives a signal"),
     "submit": ("tasks", "Submit a task, or a file of tasks"),
-    "tasks": ("tasks", "List tasks, newest first"),
+    "tasks": ("task_lists", "List, count and search tasks"),
     "show": ("tasks", "Show a task"),
     "why": ("tasks", "Explain why a task is not running yet"),
     "wait": ("tasks", "Wait until tasks have finished"),
-    "cancel": ("tasks", "Cancel tasks, by ID or by filter"),
-    "retry": ("tasks", "Queue failed or cancelled tasks again, with a full set of attempts"),
-    "reset": ("tasks", "Queue parked tasks again, with a full set of attempts"),
+    "cancel": ("task_lists", "Cancel tasks, by ID or by filter"),
+    "retry": ("task_lists", "Queue failed or cancelled tasks again, with a full set of attempts"),
+    "reset": ("task_lists", "Queue parked tasks again, with a full set of attempts"),
+    "failures": ("task_lists", "List failed and parked tasks by error, the most frequent first"),
     "signal": ("tasks", "Send a value to a run that waits for it"),
+    "effect": ("tasks", "Say whether an effect with an unknown outcome happened"),
     "approvals": ("approvals", "List and show approvals; create one-time approval links"),
     "approve": ("approvals", "Approve a request; on a terminal, prompt for the fields of its form"),
     "reject": ("approvals", "Reject requests for approval"),
     "batch": ("groups", "Submit, show, list and cancel batches of tasks"),
-    "events": ("system", "Print past events, or new ones as they happen with --follow"),
+    "events": ("events", "Print the newest events, or new ones as they happen with --follow"),
     "output": ("tasks", "Print the text that a task has produced"),
-    "prune": ("tasks", "Delete finished tasks whose retention time has passed"),
+    "prune": ("task_lists", "Delete finished tasks whose retention time has passed"),
     "message": ("groups", "Send a message to a session"),
     "stop": ("groups", "Stop the oldest run of a session; the others continue"),
     "stopall": ("groups", "Stop all runs of a session and cancel its waiting tasks"),
@@ -84,6 +86,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "attention": ("attention", "List what needs attention, each with the command that fixes it"),
     "workers": ("workers", "List workers: where they run, what they can run, who is silent"),
+    "handlers": (
+        "handlers",
+        "Show runs, failures, waits and durations of the last hours, by handler or agent",
+    ),
     "mcp": ("serve", "Serve the commands as MCP tools on stdin and stdout"),
     "stats": ("system", "Show task totals and the current load"),
     "audit": ("tokens", "Show the audit log: changes, denied requests, blocked targets"),
@@ -99,7 +105,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "help": ("system", "Show the commands, or the options of one command"),
     "version": ("system", "Print the version"),
-    "completion": ("system", "Print a completion script for your shell"),
+    "completion": ("completion", "Print a completion script for your shell"),
     "templates": ("templates", "Manage instruction templates and create tasks from them"),
     "cron": ("cron", "Manage cron jobs, which submit tasks on a schedule"),
     "policy": ("policy", "Show and change the policy, compare and restore its versions"),
@@ -151,6 +157,18 @@ class Parser(argparse.ArgumentParser):
 
     def option_names(self) -> list[str]:
         return list(self._option_string_actions)
+
+    def valued_options(self) -> dict[str, list[str]]:
+        """Return the long options that take a value, each with its choices."""
+        return {
+            name: list(map(str, action.choices or ()))
+            for name, action in self._option_string_actions.items()
+            if name.startswith("--") and action.nargs != 0
+        }
+
+    def argument_names(self) -> list[str]:
+        """Return how help names the arguments that are not options."""
+        return [str(one.metavar) for one in self._get_positional_actions()]
 
 
 Leaves = Mapping[str, Parser]

@@ -22,6 +22,7 @@ from fairlane.cli.options import (
     filters,
     offer,
     paging,
+    quiet,
     wait_option,
 )
 from fairlane.cli.output import (
@@ -56,16 +57,16 @@ _SHOWN_RUNS: Final = 5
 _STATUSES: Final = "queued, running, ok, error, cancelled, skipped or missed"
 _NO_JOBS: Final = """\
 no cron jobs yet; create one:
-  fairlane cron add '0 9 * * 1-5' --tz Europe/Berlin --name standup --instruction 'Write the notes'
-  fairlane cron add --every 30m --name poll --handler poll
+  fairlane cron create '0 9 * * 1-5' --tz Europe/Berlin --name standup --handler notes
+  fairlane cron create --every 30m --name poll --handler poll
   crontab -l | fairlane cron import - --handler shell --dry-run"""
 _EXAMPLES: Final = (
     "examples:\n"
-    "  fairlane cron add '0 9 * * 1-5' --tz Europe/Berlin --name standup \\\n"
+    "  fairlane cron create '0 9 * * 1-5' --tz Europe/Berlin --name standup \\\n"
     "    --instruction 'Write the standup notes'\n"
-    "  fairlane cron add --every 30m --name poll --handler poll --param url=https://a.example\n"
-    "  fairlane cron add --at 2027-01-01T09:00:00+01:00 --name hello --handler echo\n"
-    "  fairlane cron add --at 90m --name tea --instruction 'Remind me about the tea'"
+    "  fairlane cron create --every 30m --name poll --handler poll --param url=https://a.example\n"
+    "  fairlane cron create --at 2027-01-01T09:00:00+01:00 --name hello --handler echo\n"
+    "  fairlane cron create --at 90m --name tea --instruction 'Remind me about the tea'"
 )
 
 
@@ -75,26 +76,30 @@ def register(commands: Commands) -> None:
         _verbs,
         epilog="examples:\n"
         "  fairlane cron                    list jobs, the same as cron list\n"
-        "  fairlane cron add '0 9 * * 1-5' --tz Europe/Berlin --name standup \\\n"
+        "  fairlane cron create '0 9 * * 1-5' --tz Europe/Berlin --name standup \\\n"
         "    --instruction 'Write the standup notes'\n"
-        "  fairlane cron add --every 30m --name poll --handler poll\n"
+        "  fairlane cron create --every 30m --name poll --handler poll\n"
         "  fairlane cron preview '0 9 * * 1-5' --tz Europe/Berlin",
     )
 
 
 def _verbs(cron: Commands) -> None:
     add_ = cron.add
-    add_("add", connected(add, create=True), _add_options, "Create a job", epilog=_EXAMPLES)
+    for word, about in (("create", "Create a job"), ("add", "Create a job, as create does")):
+        add_(word, connected(add, create=True), _add_options, about, epilog=_EXAMPLES)
     add_("list", connected(list_), _list_options, "List jobs with their next and last runs")
     add_("show", connected(show), _job, "Show a job and its last runs")
     examples = (
         "examples:\n"
-        "  fairlane cron edit standup --expr '30 9 * * 1-5'\n"
-        "  fairlane cron edit standup --tz Europe/Paris --retries 0 --clear endAt"
+        "  fairlane cron update standup --expr '30 9 * * 1-5'\n"
+        "  fairlane cron update standup --tz Europe/Paris --retries 0 --clear endAt"
     )
-    add_("edit", connected(edit), _edit_options, "Change a job", epilog=examples)
+    for word, about in (("update", "Change a job"), ("edit", "Change a job, as update does")):
+        add_(word, connected(edit), _edit_options, about, epilog=examples)
     about = "Delete jobs; tasks they have started continue, and their log is kept"
     add_("delete", connected(delete), _delete_options, about)
+    about = "Enable or disable a job"
+    add_("toggle", connected(toggle), _toggle_options, about)
     add_("on", connected(switch), _jobs, "Enable jobs; runs missed while disabled are skipped")
     add_("off", connected(switch), _jobs, "Disable jobs; running tasks continue")
     add_("run", connected(run_now), _run_options, "Run a job now; its schedule does not change")
@@ -126,6 +131,7 @@ def _jobs(parser: Parser) -> None:
 
 
 def _list_options(parser: Parser) -> None:
+    quiet(parser)
     filters(parser, "jobs", "agent", "name")
     which = parser.add_mutually_exclusive_group()
     about = "only enabled jobs"
@@ -138,6 +144,7 @@ def _add_options(parser: Parser) -> None:
     documents.schedule_options(parser)
     offer(parser, "name", name="name of the job, unique for its agent")
     parser.add_argument("--disabled", action="store_true", help="create the job disabled")
+    quiet(parser)
     documents.field_options(parser)
 
 
@@ -355,6 +362,16 @@ def delete(args: argparse.Namespace, side: Side, out: Output) -> int:
         out.line(response, f"deleted {response['id']} ({response['name']})")
 
     return for_each(args, args.jobs, act)
+
+
+def _toggle_options(parser: Parser) -> None:
+    _job(parser)
+    parser.add_argument("enabled", metavar="on|off", choices=("on", "off", "true", "false"))
+
+
+def toggle(args: argparse.Namespace, side: Side, out: Output) -> None:
+    wanted = args.enabled in ("on", "true")
+    out.show(side.client.toggle_cron_job(args.job, enabled=wanted), _draw_switched)
 
 
 def switch(args: argparse.Namespace, side: Side, out: Output) -> int:

@@ -25,10 +25,10 @@ from fairlane.cli.options import (
     duration,
     filters,
     input_file,
-    milliseconds,
     number,
     offer,
     retries,
+    span_option,
     task_fields,
 )
 from fairlane.cli.output import Fields, complain, counted, print_json
@@ -163,12 +163,7 @@ def _behaviour_options(group: argparse._ArgumentGroup) -> None:
 
 def _retry_options(group: argparse._ArgumentGroup) -> None:
     retries(group, " (default 3)")
-    group.add_argument(
-        "--max-backoff",
-        metavar="MS",
-        type=milliseconds,
-        help="longest wait before a retry (milliseconds, or a duration like 30s)",
-    )
+    span_option(group, "--max-backoff", "longest wait before a retry")
     group.add_argument(
         "--retry-jitter",
         metavar="X",

@@ -35,6 +35,7 @@ from fairlane.cli.options import (
     offer,
     one,
     paging,
+    quiet,
     several,
     wait_option,
     whole,
@@ -82,6 +83,7 @@ _MESSAGE: Final = {
     "agent": "agent",
     "handler": "handler",
     "no_merge": "no_merge",
+    "message_id": "message_id",
     "sent_at": "sent_at",
     "lane": "lane",
     "priority": "priority",
@@ -151,6 +153,13 @@ def _sessions(sessions: Commands) -> None:
         _usage_options,
         "Report how much of its context window a session uses",
         epilog="example:\n  fairlane sessions usage chat:7 120000 200000",
+    )
+    add(
+        "withdraw",
+        connected(withdraw),
+        _withdraw_options,
+        "Withdraw a message that no run has yet",
+        epilog="example:\n  fairlane sessions withdraw chat:7 msg_01k3x0c6k2v8tq9h1n5r7w4d2e",
     )
     about = "Stop all runs, cancel the waiting tasks and start a new generation"
     add("reset", connected(stop), _key, about)
@@ -266,6 +275,21 @@ def _session_lines(session: Fields) -> Iterator[tuple[str, Cell]]:
         yield "cutoff", f"{cutoff} ({ago(cutoff)}): older messages are refused"
 
 
+def _withdraw_options(parser: Parser) -> None:
+    _key(parser)
+    parser.add_argument("message", metavar="ID", help="id of the message, or of its task")
+
+
+def withdraw(args: argparse.Namespace, side: Side, out: Output) -> None:
+    out.show(side.client.withdraw_message(args.key, args.message), _draw_withdrawn)
+
+
+def _draw_withdrawn(terminal: Terminal, response: Fields) -> None:
+    left = response["left"]
+    still = f"; {left} of its messages still wait" if left else ""
+    terminal.line(f"withdrew {response['messageId']} from {response['taskId']}{still}")
+
+
 # -------------------------------------------------------------------- messages
 
 
@@ -278,7 +302,8 @@ def _message_options(parser: Parser) -> None:
     )
     offer(parser, "sender", "agent")
     offer(parser, "handler", handler="handler that processes the message, instead of an agent")
-    offer(parser, *_BEHAVIOUR_OPTIONS, "no-merge", "sent-at", "lane", "priority", "timeout")
+    offer(parser, *_BEHAVIOUR_OPTIONS, "no-merge", "message-id", "sent-at")
+    offer(parser, "lane", "priority", "timeout")
     offer(parser, "metadata", "callback-url", "idempotency-key")
     needs(parser)
     wait_option(parser)
@@ -402,6 +427,7 @@ def _batch_submit_options(parser: Parser) -> None:
         callback_url="URL that receives a POST when the batch finishes",
     )
     wait_option(parser, "wait until all tasks have finished, at most this long")
+    quiet(parser)
 
 
 def submit_batch(args: argparse.Namespace, side: Side, out: Output) -> int:
@@ -417,9 +443,9 @@ def submit_batch(args: argparse.Namespace, side: Side, out: Output) -> int:
     code = Exit.REFUSED if response["rejected"] else Exit.OK
     warn(response.get("warnings") or ())
     if args.wait is None or not response["accepted"]:
-        out.show(response, draw_submitted)
+        out.show({"batchId": response["batchId"]} if out.is_quiet else response, draw_submitted)
         return code
-    if response["rejected"]:
+    if response["rejected"] and not out.is_quiet:
         out.show(response, draw_submitted)
     return _wait_for_batch(side, out, response["batchId"], args.wait) or code
 
@@ -427,6 +453,7 @@ def submit_batch(args: argparse.Namespace, side: Side, out: Output) -> int:
 def _batch_list_options(parser: Parser) -> None:
     declared(parser, ListBatches, "agent", metavar="ID")
     paging(parser)
+    quiet(parser)
 
 
 def list_batches(args: argparse.Namespace, side: Side, out: Output) -> None:

@@ -17,19 +17,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fairlane.cli.backends import Side, daemonless, read_object
 from fairlane.cli.commands import Commands, Parser
-from fairlane.cli.commands.tasks import draw_queued
 from fairlane.cli.options import (
     count,
     input_file,
     json_object,
     json_value,
-    milliseconds,
     named_values,
     needs,
     number,
     offer,
     one,
     paging,
+    span_option,
     whole,
 )
 from fairlane.cli.output import (
@@ -47,6 +46,7 @@ from fairlane.cli.output import (
     state,
     with_ago,
 )
+from fairlane.cli.output.task import draw_queued
 from fairlane.core.errors import FairlaneError, InvalidRequest
 from fairlane.core.json_types import JsonObject
 
@@ -99,7 +99,7 @@ def _sched(sched: Commands) -> None:
     add(
         "reset",
         daemonless(reset),
-        one("entry"),
+        _entry_id,
         "Queue a parked entry again, with a full set of attempts",
     )
     sched.noun(
@@ -179,12 +179,7 @@ def _lease_options(parser: Parser) -> None:
 
 
 def _ttl(parser: Parser) -> None:
-    parser.add_argument(
-        "--ttl",
-        metavar="MS",
-        type=milliseconds,
-        help="how long the lease lasts: milliseconds, or like 5m (default: set by the policy)",
-    )
+    span_option(parser, "--ttl", "how long the lease lasts (default: set by the policy)")
 
 
 def lease(args: argparse.Namespace, side: Side, out: Output) -> None:
@@ -218,7 +213,19 @@ def _draw_leases(terminal: Terminal, response: Fields) -> None:
 
 
 def _lease_id(parser: Parser) -> None:
-    parser.add_argument("lease", metavar="LEASE", help="lease ID")
+    either(parser, "lease", "--leaseId", "lease ID")
+
+
+def either(parser: Parser, name: str, option: str, about: str) -> None:
+    """Add an argument that may also be given as an option, as cool-workflow spells it."""
+    which = parser.add_mutually_exclusive_group(required=True)
+    # Without a default, an absent argument would replace the value of the option.
+    which.add_argument(name, metavar=name.upper(), nargs="?", default=argparse.SUPPRESS, help=about)
+    which.add_argument(option, metavar=name.upper(), dest=name, help="the same as an option")
+
+
+def _entry_id(parser: Parser) -> None:
+    either(parser, "id", "--id", "entry ID")
 
 
 def _renew_options(parser: Parser) -> None:

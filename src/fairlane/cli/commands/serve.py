@@ -101,7 +101,7 @@ _WORKER_NOTE: Final = (
 )
 _MCP_NOTE: Final = (
     "This is for programs that start an MCP server themselves. fairlane serve offers the same\n"
-    "tools over HTTP at /mcp. Needs an extra: pip install 'fairlane[mcp]'."
+    "tools over HTTP at /mcp. Needs an extra: pip install '.[mcp]' in a clone of fairlane."
 )
 _DEMO_NOTE: Final = "The demo keeps everything in memory. Press Ctrl-C to stop it."
 _WORKER_FORM: Final = "MODULE:NAME, for example tasks:worker"
@@ -165,6 +165,11 @@ def _worker_options(parser: Parser) -> None:
     token_file(parser)
     about = "maximum number of tasks to run at once (default: 10)"
     parser.add_argument("--concurrency", metavar="N", type=count, help=about)
+    parser.add_argument(
+        "--no-capture",
+        action="store_true",
+        help="do not store what handlers print and log as output of their tasks",
+    )
     about = "name of the worker in events and tasks"
     parser.add_argument("--name", metavar="NAME", help=about)
     about = "seconds that running tasks get to finish on shutdown (default: 10)"
@@ -188,6 +193,7 @@ def worker(args: argparse.Namespace) -> int:
     found.token = config.token(args.token_file) or found.token
     found.lanes = args.lanes or found.lanes
     found.concurrency = args.concurrency or found.concurrency
+    found.capture_output = found.capture_output and not args.no_capture
     found.name = args.name or found.name
     if args.drain_seconds is not None:
         found.drain_seconds = args.drain_seconds

@@ -1,11 +1,10 @@
-"""The system as a whole: totals, events, a live overview, checks, shell completion."""
+"""The system as a whole: totals, a live overview, checks."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console, Group
@@ -18,14 +17,13 @@ from fairlane.cli.backends import Side, connected
 from fairlane.cli.commands import (
     Commands,
     Exit,
-    Leaves,
     Parser,
     build,
     nowhere,
     outline,
     store_only,
 )
-from fairlane.cli.options import filters, follow, seconds, whole
+from fairlane.cli.options import seconds
 from fairlane.cli.output import (
     Cell,
     Columns,
@@ -38,13 +36,10 @@ from fairlane.cli.output import (
     shortened,
     size,
     span,
-    state,
 )
 from fairlane.cli.output.terminal import drawn_table, rich_text, table
 from fairlane.client.base import BaseClient
 from fairlane.clock import SystemClock
-from fairlane.core import events as types
-from fairlane.core import lifecycle
 from fairlane.core.errors import Forbidden, NotFound, StoreUnavailable, Unreachable
 from fairlane.version import __version__
 
@@ -58,7 +53,6 @@ BESIDE_CURVE: Final = 32
 SPARKS: Final = "▁▂▃▄▅▆▇█"
 AGENTS_MAX: Final = 10
 ATTENTION_MAX: Final = 3
-SHELLS: Final = ("bash", "zsh", "fish")
 _EMPTY: Final = (
     "no tasks have been submitted yet; try: fairlane submit --handler echo --param text=hello"
 )
@@ -66,7 +60,6 @@ _EMPTY: Final = (
 
 def register(commands: Commands) -> None:
     commands.add("stats", connected(stats))
-    commands.add("events", connected(events), _events_options)
     note = (
         "Press Ctrl-C to stop it. In a pipe it prints once; "
         "with --json it prints one line per update."
@@ -75,8 +68,6 @@ def register(commands: Commands) -> None:
     commands.add("doctor", doctor, side=store_only)
     commands.add("help", help_, _help_options, side=nowhere)
     commands.add("version", version, side=nowhere)
-    note = 'For bash, add this to ~/.bashrc: eval "$(fairlane completion bash)"'
-    commands.add("completion", completion, _completion_options, epilog=note, side=nowhere)
 
 
 # -------------------------------------------------------------------- stats
@@ -92,7 +83,8 @@ def _draw_stats(terminal: Terminal, stats: Fields) -> None:
     names = ("Submitted", "Completed", "Failed", "Cancelled", "Rejected", "Expired", "Parked")
     totals = ", ".join(f"{metrics[f'tasks{name}']} {name.lower()}" for name in names)
     terminal.line(f"totals: {totals}")
-    terminal.line(f"average time from queue to worker: {metrics['avgDispatchLatencyMs']:g} ms")
+    latency = span(round(metrics["avgDispatchLatencyMs"]))
+    terminal.line(f"average time from queue to worker: {latency}")
     if metrics["agents"]:
         terminal.line("")
         counted = ("submitted", "completed", "failed", "cancelled", "rejected")
@@ -108,61 +100,6 @@ def _draw_stats(terminal: Terminal, stats: Fields) -> None:
             for agent, totals in metrics["agents"].items()
         ]
         terminal.table(columns, rows)
-
-
-# -------------------------------------------------------------------- events
-
-
-def _events_options(parser: Parser) -> None:
-    follow(parser, "keep printing new events until Ctrl-C")
-    parser.add_argument(
-        "--after",
-        metavar="N",
-        type=whole,
-        help="start after the event with this ID (default: the first event; with --follow: now)",
-    )
-    filters(parser, "events", "task", "batch", "agent", "lane", "session")
-    parser.add_argument(
-        "--type",
-        metavar="TYPE",
-        action="append",
-        help="only events of this type, such as task.completed; "
-        "repeat the option or separate types with commas",
-    )
-
-
-def events(args: argparse.Namespace, side: Side, out: Output) -> None:
-    found = side.client.events(
-        after=args.after,
-        follow=args.follow,
-        task=args.task,
-        batch=args.batch,
-        agent=args.agent,
-        lane=args.lane,
-        session=args.session,
-        types=args.type or (),
-    )
-    with closing(found):
-        for event in found:
-            out.show(event, _draw_event)
-
-
-def _draw_event(terminal: Terminal, event: Fields) -> None:
-    about = str(event.get("taskId") or event.get("batchId", "-"))
-    kind = Styled(f"{event['type']:<15}", state(event.get("state", "")).style)
-    note = shortened(_event_note(event), 200)
-    head = f"{event['id']:>6}  {event['timestamp']}  "
-    terminal.line(head, kind, f"  {about}", f"  {note}" if note else "")
-
-
-def _event_note(event: Fields) -> str:
-    notes = []
-    if event["type"] in (types.CREATED, types.REQUEUED) and event["state"] != lifecycle.QUEUED:
-        notes.append(event["state"])
-    if event.get("attempt", 1) > 1:
-        notes.append(f"attempt {event['attempt']}")
-    notes += [str(event[name]) for name in ("error", "worker", "jobId") if name in event]
-    return ", ".join(notes)
 
 
 # -------------------------------------------------------------------- doctor
@@ -409,79 +346,3 @@ def _bar(share: float, style: str, width: int) -> Cell:
     if share > 0 and not filled:
         filled = 1
     return (Styled("█" * filled, style), Styled("░" * (width - filled), "bright_black"))
-
-
-# -------------------------------------------------------------------- completion
-
-_BASH: Final = """\
-_fairlane() {{
-    local path="" word
-    for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
-        case "${{path:+$path }}$word" in
-{steps}
-                path="${{path:+$path }}$word" ;;
-        esac
-    done
-    local words=""
-    case "$path" in
-{cases}
-    esac
-    COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
-}}
-complete -o default -F _fairlane fairlane
-"""
-_ZSH: Final = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n"
-
-
-def completion(args: argparse.Namespace) -> int:
-    words = _words(build()[1])
-    script = "\n".join(_fish(words)) + "\n" if args.shell == "fish" else _bash(words)
-    sys.stdout.write(_ZSH + script if args.shell == "zsh" else script)
-    return Exit.OK
-
-
-def _words(leaves: Leaves) -> dict[str, list[str]]:
-    """Return the words that may follow each command: its verbs, then its options."""
-    words: dict[str, list[str]] = {"": []}
-    for path, leaf in leaves.items():
-        *before, last = path.split(" ")
-        for depth in range(len(before)):
-            parent, child = " ".join(before[:depth]), before[depth]
-            _add(words, parent, child)
-        _add(words, " ".join(before), last)
-        options = words.setdefault(path, [])
-        options += [option for option in leaf.option_names() if option.startswith("--")]
-    words["completion"] += SHELLS
-    words[""] += ["--help", "--version"]
-    return words
-
-
-def _add(words: dict[str, list[str]], parent: str, child: str) -> None:
-    known = words.setdefault(parent, [])
-    if child not in known:
-        known.append(child)
-
-
-def _bash(words: Mapping[str, Sequence[str]]) -> str:
-    steps = " | ".join(f'"{path}"' for path in words if path)
-    cases = (f'        "{path}") words="{" ".join(found)}" ;;' for path, found in words.items())
-    return _BASH.format(steps=f"            {steps})", cases="\n".join(cases))
-
-
-def _fish(words: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    yield "complete -c fairlane -f"
-    for path, found in words.items():
-        seen = [f"__fish_seen_subcommand_from {word}" for word in path.split(" ") if word]
-        condition = "; and ".join(seen) or "__fish_use_subcommand"
-        plain = [word for word in found if not word.startswith("--")]
-        if plain:
-            missing = f"; and not __fish_seen_subcommand_from {' '.join(plain)}" if path else ""
-            yield f"complete -c fairlane -n '{condition}{missing}' -a '{' '.join(plain)}'"
-        for word in found:
-            if word.startswith("--"):
-                yield f"complete -c fairlane -n '{condition}' -l {word.removeprefix('--')}"
-
-
-def _completion_options(parser: Parser) -> None:
-    about = "bash, zsh or fish"
-    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=about)

@@ -1,19 +1,16 @@
-"""Tasks: submit, list, show, wait for, cancel, retry and reset them."""
+"""Tasks: submit, show, wait for and signal them; their output."""
 
 from __future__ import annotations
 
 import argparse
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from fairlane.cli.backends import (
     Side,
     connected,
-    declined,
-    for_each,
     given,
     moment,
     params,
@@ -23,14 +20,11 @@ from fairlane.cli.backends import (
 from fairlane.cli.commands import Commands, Exit, Parser
 from fairlane.cli.commands.task_streams import submit_stream
 from fairlane.cli.options import (
-    confirmation,
-    dry_run,
-    filter_tasks,
     follow,
     json_value,
     offer,
     one,
-    paging,
+    quiet,
     retries,
     seconds,
     several,
@@ -52,34 +46,23 @@ from fairlane.cli.output import (
     state,
     warn,
 )
-from fairlane.cli.output.task import draw_task, what
+from fairlane.cli.output.task import SHORT_ID, WaitText, draw_queued, draw_task, what
 from fairlane.client.base import AT_REST
 from fairlane.clock import SystemClock
 from fairlane.core import lifecycle
 from fairlane.core.errors import InvalidRequest, NotFound
 from fairlane.core.json_types import JsonObject
+from fairlane.core.model import DEPENDENCY_GATE
+from fairlane.schema.task_status import TaskStatus
 
 if TYPE_CHECKING:
     from fairlane.cli.output.terminal import Terminal
 
 # While waiting for several tasks, check each in turn.
 TURN_SECONDS: Final = 0.25
-# Options by the argument of the client's method that each fills.
-_WHICH: Final = {
-    "agent": "agent",
-    "state": "states",
-    "lane": "lane",
-    "session": "session",
-    "batch": "batch",
-    "kind": "kind",
-}
-_LISTED: Final = {
-    **_WHICH,
-    "handler": "handler",
-    "depends_on": "depends_on",
-    "text": "text",
-    "brief": "brief",
-}
+BATCH_SHOWN: Final = 20
+# While a person watches, show changes this often.
+WATCH_SECONDS: Final = 1.0
 # Options that describe one task, by the field of `POST /tasks` that each fills.
 _FIELDS: Final = {
     "action": "action",
@@ -109,16 +92,12 @@ _COMMON: Final = {"agent": "agentId", "callback_url": "callbackUrl"}
 
 def register(commands: Commands) -> None:
     commands.add("submit", connected(submit, create=True), _submit_options, epilog=_SUBMIT_EXAMPLES)
-    commands.add("tasks", connected(list_), _list_options)
     commands.add("show", connected(show), one("task"))
     commands.add("why", connected(why), one("task"))
     commands.add("wait", connected(wait), _wait_options)
-    for word in ("cancel", "retry", "reset"):
-        options = _change_options if word == "cancel" else _again_options
-        commands.add(word, connected(change), options, epilog=_CHANGE_NOTE)
     commands.add("signal", connected(signal), _signal_options)
+    commands.add("effect", connected(effect), _effect_options)
     commands.add("output", connected(output), _output_options)
-    commands.add("prune", connected(prune), _prune_options)
 
 
 # -------------------------------------------------------------------- submit
@@ -176,6 +155,7 @@ def _submit_options(parser: Parser) -> None:
     about = "do not start before a person has answered this question with fairlane approve"
     parser.add_argument("--approval", metavar="TITLE", help=about)
     wait_option(parser)
+    quiet(parser)
 
 
 def submit(args: argparse.Namespace, side: Side, out: Output) -> int:
@@ -188,9 +168,9 @@ def submit(args: argparse.Namespace, side: Side, out: Output) -> int:
     code = Exit.OK if len(accepted) == len(items) else Exit.REFUSED
     warn(response.warnings or ())
     if args.wait is None or not accepted:
-        out.show(response, draw_submitted)
+        out.show({"taskIds": accepted} if out.is_quiet else response, draw_submitted)
         return code
-    if code != Exit.OK:
+    if code != Exit.OK and not out.is_quiet:
         out.show(response, draw_submitted)
     return wait_for(side, out, accepted, args.wait) or code
 
@@ -261,7 +241,13 @@ def draw_submitted(terminal: Terminal, response: Fields) -> None:
             "PLACE": lambda item: str(item.get("position", "")),
             "NOTE": "error",
         }
-        terminal.table(columns, response["tasks"])
+        # The tasks of a large batch are shown by `tasks --batch`; what was rejected is shown here.
+        shown = response["tasks"]
+        if len(shown) > BATCH_SHOWN:
+            rejected = [item for item in shown if item["state"] == lifecycle.REJECTED]
+            shown = (rejected + shown)[:BATCH_SHOWN] if rejected else []
+        if shown:
+            terminal.table(columns, shown)
         outcome = f"{response['accepted']} accepted, {response['rejected']} rejected"
         terminal.line(f"batch {response['batchId']}: {outcome}")
         return
@@ -269,44 +255,7 @@ def draw_submitted(terminal: Terminal, response: Fields) -> None:
     terminal.line(f"submitted {response['taskId']} (", state(str(response["state"])), f"{place})")
 
 
-# -------------------------------------------------------------------- list
-
-
-def _list_options(parser: Parser) -> None:
-    filter_tasks(parser)
-    parser.add_argument("--handler", metavar="NAME", help="only tasks of this handler")
-    parser.add_argument("--depends-on", metavar="ID", help="only tasks that depend on this task")
-    parser.add_argument(
-        "--text",
-        metavar="TEXT",
-        help="only tasks with this text in their ID, handler, session key, error or instruction; "
-        "each page searches 20,000 tasks and may be empty",
-    )
-    parser.add_argument(
-        "--brief",
-        action="store_true",
-        default=None,
-        help="leave out results and other long fields",
-    )
-    paging(parser)
-
-
-def list_(args: argparse.Namespace, side: Side, out: Output) -> None:
-    ask = partial(side.client.tasks, **_filters(args, _LISTED))
-    out.pages(args, ask, "tasks", TASKS, none="no tasks", layouts=LAYOUTS)
-
-
-def _filters(args: argparse.Namespace, options: Mapping[str, str]) -> JsonObject:
-    """Return the filters that were given.
-
-    Raise `InvalidRequest` for an empty one: it probably comes from an unset variable, and leaving
-    it out would match more tasks than intended.
-    """
-    for option in options:
-        if getattr(args, option) in ("", [""]):
-            name = option.replace("_", "-")
-            raise InvalidRequest(f"--{name} is empty; give it a value or remove it")
-    return given(args, options)
+# -------------------------------------------------------------------- columns of lists
 
 
 def _note(task: Fields) -> str:
@@ -314,7 +263,12 @@ def _note(task: Fields) -> str:
 
 
 def gate(task: Fields) -> str:
-    return f"waiting for: {task['gate']}" if "gate" in task else ""
+    if "gate" not in task:
+        return ""
+    parents = task.get("dependsOn") or ()
+    which = f" {parents[0]}" if parents and task["gate"] == DEPENDENCY_GATE else ""
+    more = f" and {len(parents) - 1} more" if which and len(parents) > 1 else ""
+    return f"waiting for: {task['gate']}{which}{more}"
 
 
 TASKS: Final[Columns] = {
@@ -329,7 +283,8 @@ TASKS: Final[Columns] = {
 }
 LAYOUTS: Final[Layouts] = (
     (120, {"AGENT": 20, "LANE": 12, "WHAT": 24}),
-    (0, {"AGENT": 10, "LANE": 0, "WHAT": 13, "TOOK": 0, "NOTE": 0}),
+    # The error stays: it is what people look for.
+    (0, {"TASK": SHORT_ID, "AGENT": 0, "LANE": 0, "WHAT": 14, "CREATED": 0, "TOOK": 0}),
 )
 
 # -------------------------------------------------------------------- show
@@ -358,16 +313,27 @@ def _output_options(parser: Parser) -> None:
     follow(parser, "print the output of all attempts as it arrives, until the task has finished")
 
 
-def output(args: argparse.Namespace, side: Side, out: Output) -> None:
+def output(args: argparse.Namespace, side: Side, out: Output) -> int:
     if not args.follow:
         out.show(side.client.output(args.id), _draw_output)
-        return
-    attempt = 0
+        return Exit.OK
+    attempt, ends_line = 0, True
     with closing(side.client.output(args.id, follow=True)) as pieces:
         for piece in pieces:
             changed = attempt not in (0, piece["attempt"])
-            out.show(piece, _draw_piece, changed=changed)
-            attempt = piece["attempt"]
+            out.show(piece, _draw_piece, changed=changed, ends_line=ends_line)
+            attempt, ends_line = piece["attempt"], piece["text"].endswith("\n")
+    task = side.client.show(args.id)
+    if not out.is_json:
+        out.terminal.end_line(ends_line=ends_line)
+        out.terminal.note(outcome(task))
+    return Exit.OK if task.state == lifecycle.DONE else Exit.NOT_WELL
+
+
+def outcome(task: TaskStatus) -> str:
+    """Return how a task ended, in one line: `failed after 4 attempts: model overloaded`."""
+    after = "" if task.attempts <= 1 else f" after {counted(task.attempts, 'attempt')}"
+    return f"{task.state}{after}" + (f": {task.error}" if task.error else "")
 
 
 def _draw_output(terminal: Terminal, output: Fields) -> None:
@@ -378,8 +344,9 @@ def _draw_output(terminal: Terminal, output: Fields) -> None:
         terminal.note("the output was longer than the limit; the rest was discarded")
 
 
-def _draw_piece(terminal: Terminal, piece: Fields, *, changed: bool) -> None:
+def _draw_piece(terminal: Terminal, piece: Fields, *, changed: bool, ends_line: bool) -> None:
     if changed:
+        terminal.end_line(ends_line=ends_line)
         terminal.note(f"attempt {piece['attempt']}")
     terminal.write(str(piece["text"]))
 
@@ -407,14 +374,18 @@ def wait_for(side: Side, out: Output, ids: Sequence[str], timeout: float | None)
     """
     ids = list(dict.fromkeys(ids))
     with out.progress(len(ids)) as say:
-        found = _until_at_rest(side, ids, timeout, say)
+        watch = WaitText(side.client) if len(ids) == 1 and out.is_watched else None
+        found = _until_at_rest(side, ids, timeout, say, watch)
     print_finished(out, list(found.values()))
     unfinished = [task["taskId"] for task in found.values() if task["state"] not in AT_REST]
     return verdict({task["state"] for task in found.values()}, unfinished)
 
 
 def print_finished(out: Output, tasks: Sequence[Shape]) -> None:
-    if out.is_json:
+    if out.is_quiet:
+        for task in tasks:
+            out.show(task, draw_task)
+    elif out.is_json:
         for task in tasks:
             print_json(task)
     elif len(tasks) == 1:
@@ -432,7 +403,7 @@ def verdict(states: set[str], unfinished: Sequence[str]) -> int:
 
 
 def _until_at_rest(
-    side: Side, ids: Sequence[str], timeout: float | None, say: Say
+    side: Side, ids: Sequence[str], timeout: float | None, say: Say, watch: WaitText | None
 ) -> dict[str, Shape]:
     clock = SystemClock()
     end = float("inf") if timeout is None else clock.monotonic() + timeout
@@ -441,25 +412,26 @@ def _until_at_rest(
     say(0, f"waiting for {ids[0] if len(ids) == 1 else counted(len(ids), 'task')}")
     while waiting and not (clock.monotonic() >= end and len(found) == len(ids)):
         turn = side.look_seconds if len(waiting) == 1 else min(side.look_seconds, TURN_SECONDS)
+        turn = turn if watch is None else min(turn, WATCH_SECONDS)
         left = min(turn, max(0.0, end - clock.monotonic()))
         task = found[waiting[0]] = _wait_once(side, waiting[0], left)
         if task["state"] in AT_REST:
             waiting.popleft()
         else:
             waiting.rotate(-1)
-        if waiting:
+        if waiting and watch is not None:
+            say(0, watch.text(task))
+        elif waiting:
             done = len(ids) - len(waiting)
             say(done, _progress_text(waiting[0], found.get(waiting[0]), done, len(ids)))
     return {task_id: found[task_id] for task_id in ids}
 
 
 def _progress_text(task_id: str, task: Shape | None, done: int, total: int) -> str:
-    name = task["state"] if task else ""
+    about = f" ({task['state']})" if task else ""
     if total > 1:
-        about = f" ({name})" if name else ""
         return f"{done} of {total} finished; waiting for {task_id}{about}"
-    hint = "; see fairlane why" if name in (lifecycle.QUEUED, lifecycle.WAITING) else ""
-    return f"waiting for {task_id} ({name}{hint})"
+    return f"waiting for {task_id}{about}"
 
 
 def _wait_once(side: Side, task_id: str, timeout: float) -> Shape:
@@ -469,47 +441,7 @@ def _wait_once(side: Side, task_id: str, timeout: float) -> Shape:
         raise NotFound(f'task "{task_id}" not found') from None
 
 
-# -------------------------------------------------------------------- cancel, retry, reset, prune
-
-_CHANGE_NOTE: Final = (
-    "Give either IDs or a filter. With a filter, the command asks for confirmation on a terminal."
-)
-
-
-def _change_options(parser: Parser) -> None:
-    parser.add_argument("ids", metavar="ID", nargs="*", help="task IDs")
-    filter_tasks(parser)
-    dry_run(parser, "only print which tasks match the filter")
-    confirmation(parser)
-
-
-def _again_options(parser: Parser) -> None:
-    _change_options(parser)
-    parser.add_argument(
-        "--fresh",
-        action="store_true",
-        help="forget the recorded steps and start from the beginning (only with IDs)",
-    )
-
-
-def change(args: argparse.Namespace, side: Side, out: Output) -> int | None:
-    verb, which = args.command, _filters(args, _WHICH)
-    if args.ids and (which or args.dry_run):
-        raise InvalidRequest("give either IDs or a filter, not both")
-    if which and getattr(args, "fresh", False):
-        raise InvalidRequest("--fresh needs IDs: it does not apply to a filter")
-    if which:
-        _change_matching(args, side, out, which)
-        return None
-    if not args.ids:
-        raise InvalidRequest(
-            f"no tasks given: add IDs, or a filter such as --state; see fairlane {verb} --help"
-        )
-    act = getattr(side.client, verb)
-    if getattr(args, "fresh", False):
-        act = partial(act, fresh=True)
-    draw = draw_queued if verb != "cancel" else _draw_cancelled
-    return for_each(args, args.ids, lambda task_id: out.show(act(task_id), draw))
+# -------------------------------------------------------------------- signal
 
 
 def _signal_options(parser: Parser) -> None:
@@ -523,51 +455,22 @@ def signal(args: argparse.Namespace, side: Side, out: Output) -> None:
     out.show(side.client.send_signal(args.id, args.name, value=args.value), _draw_signal)
 
 
+def _effect_options(parser: Parser) -> None:
+    parser.add_argument("id", metavar="ID", help="task ID")
+    parser.add_argument("name", metavar="NAME", help="name of the effect")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--happened", action="store_true", help="the task continues behind it")
+    what.add_argument("--not-happened", action="store_true", help="the task tries it again")
+    about = "result of the effect for the run, as JSON (default: null)"
+    parser.add_argument("--value", metavar="JSON", type=json_value, help=about)
+
+
+def effect(args: argparse.Namespace, side: Side, out: Output) -> None:
+    call = side.client.resolve_effect
+    out.show(call(args.id, args.name, happened=args.happened, value=args.value), draw_queued)
+
+
 def _draw_signal(terminal: Terminal, response: Fields) -> None:
     kept = "" if response["accepted"] else ": it has one of this name already, which is kept"
     verb = "sent" if response["accepted"] else "did not send"
     terminal.line(f"{verb} signal {response['name']} to {response['taskId']}{kept}")
-
-
-def _draw_cancelled(terminal: Terminal, response: Fields) -> None:
-    terminal.line(f"cancelled {response['taskId']}")
-
-
-def draw_queued(terminal: Terminal, response: Fields) -> None:
-    terminal.line(f"queued {response['taskId']} again (", state(response["state"]), ")")
-
-
-def _change_matching(args: argparse.Namespace, side: Side, out: Output, which: JsonObject) -> None:
-    verb = args.command
-    act = getattr(side.client, f"{verb}_many")
-
-    def question() -> str | None:
-        matched = act(dry_run=True, **which)["matched"]
-        return f"{verb} {counted(matched, 'task')}?" if matched else None
-
-    if args.dry_run or not declined(args, question):
-        out.show(act(dry_run=args.dry_run, **which), _draw_changed, verb)
-
-
-def _draw_changed(terminal: Terminal, response: Fields, verb: str) -> None:
-    again = "" if verb == "cancel" else " again"
-    if response["dryRun"]:
-        would = "cancel" if verb == "cancel" else "queue"
-        terminal.line(f"would {would} {counted(response['matched'], 'task')}{again}")
-        for task_id in response["taskIds"]:
-            terminal.line(task_id)
-        return
-    did = "cancelled" if verb == "cancel" else "queued"
-    left = response["matched"] - response["changed"]
-    rest = f"; {counted(left, 'task')} could not be changed" if left else ""
-    terminal.line(f"{did} {counted(response['changed'], 'task')}{again}{rest}")
-
-
-def _prune_options(parser: Parser) -> None:
-    dry_run(parser, "only print how many tasks would be deleted")
-
-
-def prune(args: argparse.Namespace, side: Side, out: Output) -> None:
-    response = side.client.prune(dry_run=args.dry_run)
-    did = "would delete" if response["dryRun"] else "deleted"
-    out.line(response, f"{did} {counted(response['tasks'], 'task')}")

@@ -90,6 +90,12 @@ class Output:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.is_json: bool = args.json
+        self.is_quiet: bool = getattr(args, "quiet", False) and not args.json
+
+    @property
+    def is_watched(self) -> bool:
+        """Return whether a person sees the progress that is shown."""
+        return not self.is_json and sys.stderr.isatty()
 
     @cached_property
     def terminal(self) -> Terminal:
@@ -108,6 +114,8 @@ class Output:
         """Print a response. `draw` prints its text."""
         if self.is_json:
             print_json(response)
+        elif self.is_quiet:
+            print_ids(fields_of(response))
         else:
             draw(self.terminal, fields_of(response), *args, **kwargs)
 
@@ -137,6 +145,9 @@ class Output:
         """Print the items of a page; `more` says that the next page follows."""
         if self.is_json:
             print_json(page)
+        elif self.is_quiet:
+            for item in fields_of(page)[name]:
+                print_ids(item)
         else:
             items = fields_of(page)
             self.terminal.page(items, items[name], columns, none=none, more=more, layouts=layouts)
@@ -173,6 +184,16 @@ class Output:
                 yield say
 
 
+_IDS: Final = ("fingerprint", "taskIds", "taskId", "batchId", "id")
+
+
+def print_ids(response: Fields) -> None:
+    """Print the ids that a response or an item of a list is about."""
+    found = next((response[name] for name in _IDS if name in response), ())
+    for one in [found] if isinstance(found, str) else found:
+        sys.stdout.write(f"{shown(one)}\n")
+
+
 def fields_of(response: Shape) -> Fields:
     return response.to_dict() if isinstance(response, Response) else response
 
@@ -195,7 +216,21 @@ def print_error(error: FairlaneError, *, as_json: bool) -> None:
     hint = _HINTS.get(error.code, "")
     if isinstance(error, Unreachable) and config.variable("FAIRLANE_STORE"):
         hint = '; add --store "$FAIRLANE_STORE" to use the store without a server'
-    complain(error.message + hint)
+    complain(_ROUTES.sub(_command_of, error.message) + hint)
+
+
+def _command_of(route: re.Match[str]) -> str:
+    """Return the command that does what a route does; errors name routes for all callers."""
+    return _COMMANDS.get(route[1], route[0])
+
+
+_ROUTES: Final = re.compile(r"GET /([a-z]+(?:/[a-z]+)?)")
+_COMMANDS: Final = {
+    **{name: f"fairlane {name}" for name in ("approvals", "deliveries", "failures", "webhooks")},
+    "tokens": "fairlane token list",
+    "policy/versions": "fairlane policy versions",
+    "cron/runs": "fairlane cron runs",
+}
 
 
 def print_json(shape: object) -> None:

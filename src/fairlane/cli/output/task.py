@@ -9,6 +9,7 @@ from fairlane.cli.output import (
     Cell,
     Columns,
     Fields,
+    Shape,
     Styled,
     ago,
     counted,
@@ -20,7 +21,9 @@ from fairlane.cli.output import (
     state,
     with_ago,
 )
-from fairlane.core import lifecycle
+from fairlane.client.base import BaseClient
+from fairlane.clock import SystemClock
+from fairlane.core import events, lifecycle
 from fairlane.schema import wire
 
 if TYPE_CHECKING:
@@ -45,7 +48,8 @@ def draw_task(terminal: Terminal, task: Fields, deliveries: Sequence[Fields] = (
         _draw_traceback(terminal, task["attemptLog"])
     if task.get("steps"):
         terminal.line("")
-        terminal.table(_STEPS, task["steps"])
+        has_effects = any("effect" in one for one in task["steps"])
+        terminal.table(_EFFECTS if has_effects else _STEPS, task["steps"])
 
 
 def _draw_traceback(terminal: Terminal, attempts: Sequence[Fields]) -> None:
@@ -114,11 +118,71 @@ _ATTEMPTS: Final[Columns] = {
 }
 
 
+class WaitText:
+    """What a person sees while waiting for a task: its state, for how long, why it waits, its
+    place in line, its progress.
+    """
+
+    def __init__(self, client: BaseClient) -> None:
+        self._client = client
+        self._clock = SystemClock()
+        self._begun = self._clock.monotonic()
+
+    def text(self, task: Shape) -> str:
+        seconds = round(self._clock.monotonic() - self._begun)
+        elapsed = f"{seconds} s" if seconds < 60 else span(seconds * 1000)
+        parts = [f"{task['state']}, {elapsed}"]
+        if task["state"] in (lifecycle.QUEUED, lifecycle.WAITING, lifecycle.ASSIGNED):
+            parts += self._reason(task["taskId"])
+        else:
+            parts += self._progress(task)
+        return " · ".join(parts)
+
+    def _reason(self, task_id: str) -> list[str]:
+        why = self._client.why(task_id)
+        place = [] if why.position is None else [f"position {why.position}"]
+        return [*place, why.reason]
+
+    def _progress(self, task: Shape) -> list[str]:
+        attempt = []
+        if task["attempts"] > 1:
+            attempt = [f"attempt {task['attempts']} of {task['maxAttempts']}"]
+        newest = self._client.last_events(1, task=task["taskId"], types=[events.PROGRESS])
+        return [*attempt, *(progress_text(one.get("progress")) for one in newest)]
+
+
+def progress_text(progress: object) -> str:
+    """Return reported progress as a bar if it has a share, and as JSON otherwise."""
+    share, rest = progress, ""
+    if isinstance(progress, dict):
+        share = next((progress[name] for name in _SHARES if name in progress), None)
+        total = progress.get("total")
+        if isinstance(share, int | float) and isinstance(total, int | float) and total > 0:
+            rest = f" ({share} of {total})"
+            share = share / total
+    if isinstance(share, bool) or not isinstance(share, int | float):
+        return shortened(wire.encode(progress).decode(), 60)
+    share = share / 100 if share > 1 else share
+    filled = round(max(0.0, min(1.0, share)) * _BAR)
+    return f"{'█' * filled}{'░' * (_BAR - filled)} {share:.0%}{rest}"
+
+
+_SHARES: Final = ("done", "progress", "percent", "fraction", "current")
+_BAR: Final = 20
+# Enough to tell the tasks of a page apart: `tsk_`, the time, and four random digits.
+SHORT_ID: Final = 20
+
 _STEPS: Final[Columns] = {
     "STEP": "number",
     "NAME": "name",
     "RECORDED": lambda step: ago(step["at"]),
     "VALUE": lambda step: shortened(wire.encode(step.get("value")).decode(), 60),
+}
+
+
+_EFFECTS: Final[Columns] = {
+    **_STEPS,
+    "EFFECT": lambda step: step.get("effect", "").replace("_", " "),
 }
 
 
@@ -132,3 +196,7 @@ def what(task: Fields) -> str:
     target += [str(task[name]) for name in ("ref", "selector") if name in task]
     action = str(task.get("action", task.get("kind", "")))
     return " ".join([action, *(["on", *target] if target else [])])
+
+
+def draw_queued(terminal: Terminal, response: Fields) -> None:
+    terminal.line(f"queued {response['taskId']} again (", state(response["state"]), ")")

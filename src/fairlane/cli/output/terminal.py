@@ -48,6 +48,11 @@ class Terminal:
         sys.stdout.write(shown(text, lines=True))
         sys.stdout.flush()
 
+    def end_line(self, *, ends_line: bool) -> None:
+        """Begin a new line on a terminal, before a note. Text in a pipe stays as it is."""
+        if not ends_line and self.console.is_terminal:
+            self.write("\n")
+
     def note(self, text: str) -> None:
         sys.stdout.flush()
         console(sys.stderr).print(Text(shown(text), style="bright_black"))
@@ -74,6 +79,10 @@ class Terminal:
         widths = next(fitting, {}) if self.console.width < PIPE_WIDTH else {}
         names = [name for name in columns if widths.get(name) != 0]
         cells = [[_cell(columns[name], row) for name in names] for row in rows]
+        if names and names[0] == "TASK" and widths.get("TASK"):
+            ids = short_ids([row[0].plain for row in cells], widths["TASK"])
+            cells = [[Text(one), *row[1:]] for one, row in zip(ids, cells, strict=True)]
+            widths = {**widths, "TASK": max(map(len, ids), default=0)}
         self._print(table(names, cells, header=header, widths=widths))
 
     def page(
@@ -127,6 +136,16 @@ class Terminal:
             self.console.print(drawn)
         for line in captured.get().splitlines():
             self.line(line.rstrip())
+
+
+def short_ids(ids: Sequence[str], least: int) -> list[str]:
+    """Return the beginnings of ids, as long as needed to tell them apart; every command takes
+    them.
+    """
+    length = least
+    while len({one[:length] for one in ids}) < len(set(ids)):
+        length += 1
+    return [one[:length] for one in ids]
 
 
 def rich_text(cell: Cell, limit: int | None = None) -> Text:
