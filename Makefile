@@ -83,7 +83,7 @@ bench: $(VENV)/.dev $(if $(PEERS),$(VENV)-peers/.peers) ## measure (PEERS=1 also
 simulate: $(VENV)/.dev ## run the real engine under faults (SEED=1 STEPS=10000)
 	$(BIN)/python -m tests.simulation --seed $(SEED) --steps $(STEPS)
 
-chaos: $(VENV)/.dev ## play the long scenarios on real processes under faults (SEED=1 ARGS="quota --store sqlite")
+chaos: $(VENV)/.dev ## play the long scenarios on real processes under faults (SEED=1 ARGS="recovery --store sqlite")
 	$(BIN)/python -m tests.chaos --seed $(SEED) $(ARGS)
 
 # The locks name versions and hashes and never the place they came from.

@@ -183,6 +183,32 @@ async def _waking(store: str, rounds: int, waiting: int) -> Row:
     return percentiles(late)
 
 
+def waking_after_restart(store: str, waiting: int) -> Row:
+    """The same, when the process that knew of the reset ended before it."""
+    return run_in_loop(_waking_after_restart(store, waiting))
+
+
+async def _waking_after_restart(store: str, waiting: int) -> Row:
+    async with Fairlane(store, policy=POLICY) as app:
+        await app.close_resource("gpt")
+        needs: Any = {"gpt": {"tokens": 1}}
+        for _ in range(waiting):
+            await app.submit(handler="noop", needs=needs)
+        status = await app.close_resource("gpt", for_ms=3000)
+    opens_at = datetime.fromisoformat(status.closed_until or "").timestamp()
+    started: asyncio.Queue[float] = asyncio.Queue()
+    async with Fairlane(store, policy=POLICY) as app:
+
+        @app.handler("noop")
+        async def noop(_: Any) -> None:
+            started.put_nowait(time.time())
+
+        assert time.time() < opens_at, "the restart took too long"
+        late = [(await started.get() - opens_at) * 1000 for _ in range(waiting)]
+        assert started.empty(), "a task started twice"
+    return percentiles(late)
+
+
 def decisions(store: str, opened: int, samples: int) -> Row:
     """From a decision to the start of its task, with so many open approvals."""
     return run_in_loop(_decisions(store, opened, samples))
@@ -239,6 +265,7 @@ def plan_of(scale: float) -> list[tuple[str, Callable[[str], Row], str]]:
         ("reserve and settle", lambda store: pairs(store, n(60_000), 256), ">= 5,000 pairs/s"),
         ("lease past blocked tasks", lambda _: blocked(n(100_000), n(1000)), "ratio <= 1.5"),
         ("wake at the reset", lambda store: waking(store, 20, 100), "<= 100 ms"),
+        ("wake after a restart", lambda store: waking_after_restart(store, 100), "<= 100 ms"),
         ("decision to running", lambda store: decisions(store, n(10_000), n(1000)),
          "p99 <= 100 ms, no slot"),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Play the long scenarios: `python -m tests.chaos [quota] [money] [--seed N] [--short]`.
+"""Play the long scenarios: `python -m tests.chaos [quota] [money] [inbox] [recovery] [--short]`.
 
 Each runs on SQLite with one node and on PostgreSQL with two, prints one line of a table, and ends
 by itself. The exit code is 1 if anything was found.
@@ -12,33 +12,36 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.chaos import money, quota
+from tests.chaos import inbox, money, quota, recovery
 from tests.e2e.processes import Programs
 from tests.postgres import new_database, running_postgres
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 USE_MIN = 0.92
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("scenarios", nargs="*", metavar="quota|money", help="default: all")
+    names = "|".join(SCENARIOS)
+    parser.add_argument("scenarios", nargs="*", metavar=names, help="default: all")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--short", action="store_true", help="the form that CI runs")
     parser.add_argument("--store", choices=["sqlite", "postgresql"], help="only on this database")
     options = parser.parse_args()
     chosen = options.scenarios or list(SCENARIOS)
     if unknown := set(chosen) - set(SCENARIOS):
-        parser.error(f"unknown scenario {', '.join(sorted(unknown))}; there are quota and money")
+        parser.error(
+            f"unknown scenario {', '.join(sorted(unknown))}; there are {', '.join(SCENARIOS)}"
+        )
     stores = [options.store] if options.store else ["sqlite", "postgresql"]
     found = []
     for name in chosen:
         for store in stores:
-            row, problems = SCENARIOS[name](store, options.seed, options.short)
+            row, problems = SCENARIOS[name].play(store, options.seed, short=options.short)
             _say(f"{name}: {row}")
             found += [f"{name} on {store}: {problem}" for problem in problems]
     for problem in found:
@@ -46,27 +49,28 @@ def main() -> int:
     return 1 if found else 0
 
 
-def play_quota(store: str, seed: int, short: bool) -> tuple[str, Sequence[str]]:  # noqa: FBT001 - one of a table of scenarios
-    size = quota.SHORT if short else quota.Size()
-    with ExitStack() as stack:
-        folder, url = _ground(stack, store)
-        programs = stack.enter_context(Programs(folder))
-        outcome = asyncio.run(quota.Scene(programs, folder, url, size, seed).play())
-    return outcome.row(), outcome.problems(size, use_min=0.0 if short else USE_MIN)
+class Scenario(NamedTuple):
+    """A module with `Scene`, `Size` and `SHORT`, and what the long and the short form must meet."""
+
+    module: Any
+    long: dict[str, Any] | None = None
+    short: dict[str, Any] | None = None
+
+    def play(self, store: str, seed: int, *, short: bool) -> tuple[str, Sequence[str]]:
+        size = self.module.SHORT if short else self.module.Size()
+        with ExitStack() as stack:
+            folder, url = _ground(stack, store)
+            programs = stack.enter_context(Programs(folder))
+            outcome = asyncio.run(self.module.Scene(programs, folder, url, size, seed).play())
+        must = (self.short if short else self.long) or {}
+        return outcome.row(), outcome.problems(size, **must)
 
 
-def play_money(store: str, seed: int, short: bool) -> tuple[str, Sequence[str]]:  # noqa: FBT001 - one of a table of scenarios
-    size = money.SHORT if short else money.Size()
-    with ExitStack() as stack:
-        folder, url = _ground(stack, store)
-        programs = stack.enter_context(Programs(folder))
-        outcome = asyncio.run(money.Scene(programs, folder, url, size, seed).play())
-    return outcome.row(), outcome.problems(size)
-
-
-SCENARIOS: dict[str, Callable[[str, int, bool], tuple[str, Sequence[str]]]] = {
-    "quota": play_quota,
-    "money": play_money,
+SCENARIOS = {
+    "quota": Scenario(quota, {"use_min": USE_MIN}, {"use_min": None}),
+    "money": Scenario(money),
+    "inbox": Scenario(inbox),
+    "recovery": Scenario(recovery, {"seconds_max": recovery.SECONDS_MAX}, {"seconds_max": None}),
 }
 
 

@@ -104,7 +104,7 @@ class Provider:
         self._latency_seconds = latency_seconds
         self._chance = random.Random(f"provider {seed}")
         self._clock = clock
-        self._began = clock()
+        self._began = clock() - limits.window_seconds  # the stranger has been here for a while
         self._due_at = 0.0
         self._runner: web.AppRunner | None = None
         self._stranger: asyncio.Task[None] | None = None
@@ -133,7 +133,9 @@ class Provider:
 
     def take(self, caller: str, tokens: int) -> float | None:
         """Count a request; return the seconds to wait if it is refused."""
-        now = self.now()
+        return self._take(self.now(), caller, tokens)
+
+    def _take(self, now: float, caller: str, tokens: int) -> float | None:
         wait_seconds = self._window.take(now, tokens)
         self.log.append(Call(now, caller, tokens, wait_seconds is None))
         return wait_seconds
@@ -177,7 +179,7 @@ class Provider:
         """
         mean = self._limits.tokens / self._limits.requests
         while self._share and self._due_at <= self.now():
-            self.take(STRANGER, max(1, round(self._chance.uniform(0, 2) * mean)))
+            self._take(self._due_at, STRANGER, max(1, round(self._chance.uniform(0, 2) * mean)))
             rate = self._share * self._limits.requests / self._limits.window_seconds
             self._due_at += self._chance.expovariate(rate)
 

@@ -23,6 +23,8 @@ EVERYTHING = 10_000_000
 ENDED = ("done", "failed", "cancelled")
 PARKED = "parked"
 WORKER_GONE = "worker stopped reporting: its lease expired"
+CONNECTION_GONE = "worker gone: its connection ended before its lease"
+GONE = (WORKER_GONE, CONNECTION_GONE)
 
 
 class Final(msgspec.Struct):
@@ -68,7 +70,7 @@ def finals(url: str) -> list[Final]:
 def _all_tasks(views: Views) -> Iterator[TaskView]:
     before: int | None = None
     while True:
-        page = views.tasks(Filter(before=before), EVERYTHING)
+        page = views.search.page(Filter(before=before), EVERYTHING)
         yield from page
         if not page.more:
             return
@@ -191,7 +193,7 @@ def badly_ended(tasks: Sequence[Final]) -> Iterator[str]:
             if task.attempts < 1 or not _is_answered(task):
                 yield f"result: {task.key} is done after {task.attempts} tries: {task.result}"
         elif task.state in ("failed", PARKED):
-            spent = task.attempts == task.max_attempts and task.error == WORKER_GONE
+            spent = task.attempts == task.max_attempts and task.error in GONE
             expected = "failed" if task.kind == "action" else PARKED
             if task.state != expected or not spent:
                 yield f"end: {task.key} {task.state} ({task.attempts} tries): {task.error}"

@@ -95,16 +95,15 @@ async def test_every_step_is_recorded_once_whatever_is_killed(
         await trip.start()
         task = await trip.until_further()
     assert (task.state, task.error) == ("done", None)
-    assert task.result == {
-        "programme": [{"day": 1}, {"day": 2}],
-        "paid": 5,
-        "booked": "Oslo-7",
-    }
+    result: Any = task.result
+    assert (result["programme"], result["paid"]) == ([{"day": 1}, {"day": 2}], 5)
+    assert result["booked"] in ("Oslo-7", "found")
     assert task.steps is not None
     assert [(one.number, one.name) for one in task.steps] == [*enumerate(STEPS, 1)]
     assert trip.kills >= 3, "on a busy machine several points may pass between two looks"
     acts = trip.log.read_text("utf-8").splitlines()
-    assert set(acts) == {f"{trip.task_id}-plan", f"{trip.task_id}-book"}
+    assert set(acts) == {f"{trip.task_id}-plan", f"{trip.task_id}:book"}
+    assert acts.count(f"{trip.task_id}:book") == 1, "it is an effect"
     async with AsyncClient(trip.url) as client:
         children = [one async for one in _echoes(client)]
         events: list[Any] = (await client.task_events(trip.task_id)).events

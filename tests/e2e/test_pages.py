@@ -146,6 +146,7 @@ PAGES: dict[str, Callable[[Programs, Path], Awaitable[dict[str, str]]]] = {
     "docs/work.md": one_server,
     "docs/cron.md": one_server,
     "docs/sessions.md": one_server,
+    "docs/steering.md": one_server,
     "docs/templates.md": one_server,
     "docs/queue.md": one_server,
     "docs/resources.md": one_server,

@@ -65,10 +65,12 @@ class Talk:
         answer = self.chat.try_say(
             f"m{number}", str(number), sender=sender, drop=drop, no_merge=how % 7 == 0
         )
-        if self.row().own.mode == "interrupt":
+        mode = self.row().own.mode
+        if mode in ("interrupt", "rollback"):
             self.interrupted = list(self.held)
         if not isinstance(answer, Task):
-            assert answer.code == "session_queue_full"
+            refusals = {"session_busy"} if mode == "reject" else set()
+            assert answer.code in {"session_queue_full", *refusals}
             self.told.add(number)
 
     def lease(self, how: int) -> None:

@@ -78,9 +78,9 @@ def a_session_stays_interrupted(patch: pytest.MonkeyPatch) -> None:
 
 @plant("interrupt")
 def an_interruption_lets_the_old_run_go_on(patch: pytest.MonkeyPatch) -> None:
-    def interrupt(tx: Transaction, session: Session, now: int) -> None:
+    def interrupt(tx: Transaction, session: Session, error: str, now: int) -> None:
         waiting = talking._queued(tx, session.key)
-        talking._cancel(tx, waiting, sessions.INTERRUPTED, now)
+        talking._cancel(tx, waiting, error, now)
 
     patch.setattr(talking, "_interrupt", interrupt)
 
@@ -95,7 +95,7 @@ def a_joined_word_is_lost(patch: pytest.MonkeyPatch) -> None:
 
 @plant("text")
 def a_joined_word_stands_first(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(talking, "_lines", lambda first, second: f"{second}\n{first}")
+    patch.setattr(sessions, "lines", lambda first, second: f"{second}\n{first}")
 
 
 @plant("text")

@@ -7,21 +7,24 @@ After every step the rules are checked from the tables and from what was accepte
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 from typing import Any, Final
 
 import msgspec
 
 from fairlane.clock import ManualClock
-from fairlane.core.errors import FairlaneError
+from fairlane.core.errors import EffectUnknown, FairlaneError
 from fairlane.core.model import SUSPEND_GATE, Submission, Task
 from fairlane.core.suspensions import Until
 from fairlane.engine.commands import Cancel, Complete, Fail, Grant, Lease, Release, Retry, Submit
 from fairlane.engine.engine import Engine
 from fairlane.engine.reads.recount import recount
 from fairlane.engine.step_commands import (
+    BeginEffect,
     Checkpoint,
     CheckpointOutcome,
+    ResolveEffect,
     SendSignal,
     SignalOutcome,
     Suspend,
@@ -34,6 +37,7 @@ from tests.simulation.approvals_world import demand
 CAPABILITY: Final = "handler/work"
 SLOTS: Final = 4
 SIGNALS: Final = ("paid", "go")
+_ONCE: Final = (Submit, Retry, SendSignal, ResolveEffect)  # repeating them means something else
 _ALL: Final = range(1, 400)  # more tasks than a history submits
 
 
@@ -51,6 +55,9 @@ class RunsWorld:
         self.signals: dict[tuple[str, str], str] = {}
         self.attempts: dict[int, int] = {}
         self.woken = self.number = self.values = 0
+        # How often each effect acted, and how often it was said rightly that it did not.
+        self.acted: Counter[tuple[int, int]] = Counter()
+        self.parked = 0
 
     def _engine(self) -> Engine:
         return Engine(self.store, self.clock, name=f"node_{id(self)}_{self.clock.now()}")
@@ -65,7 +72,7 @@ class RunsWorld:
     def step(self) -> None:
         names = (
             *("submit", "lease", "lease", "checkpoint", "checkpoint", "suspend", "suspend"),
-            *("signal", "report", "wait", "trouble"),
+            *("signal", "report", "wait", "trouble", "effect", "effect", "decide"),
         )
         getattr(self, self.rng.choice(names))()
         self.check()
@@ -93,14 +100,15 @@ class RunsWorld:
 
     def granted(self, grant: Grant) -> None:
         seq = grant.task.seq
-        told = {(seq, one.number): one.value for one in grant.steps}
+        told = {(seq, one.number): one.value for one in grant.steps if not one.intent}
         mine = {key: value for key, value in self.recorded.items() if key[0] == seq}
         demand("told", holds=mine.items() <= told.items(), about=(grant.task.id, mine, told))
         stored = checkpoints.of_tasks(self.reader, [seq]).get(seq, ())
         demand("told", holds=grant.steps == stored, about=(grant.task.id, stored))
         self.woken += len(told.keys() - mine.keys())
         self.recorded |= told
-        self.held.append((grant.task, max((n for _, n in told), default=0) + 1))
+        begun = [one.number for one in grant.steps if one.intent]
+        self.held.append((grant.task, min(begun, default=max((n for _, n in told), default=0) + 1)))
 
     def _value(self) -> str:
         self.values += 1
@@ -118,6 +126,51 @@ class RunsWorld:
             demand("first", holds=not answers[1].new, about=answers)
             self.recorded.setdefault((task.seq, number), request.value)
             self.held[at] = task, number + 1
+
+    def effect(self) -> None:
+        """Begin an effect; then crash, act and crash, or act and record."""
+        if not self.held:
+            return
+        at = self.rng.randrange(len(self.held))
+        task, number = self.held[at]
+        key = task.seq, task.fencing_token
+        place, checks = (task.seq, number), self.rng.random() < 0.3
+        (answer,) = self.apply([BeginEffect(*key, "effect", number, checks)]).answers
+        if isinstance(answer, FairlaneError):
+            self.parked += isinstance(answer, EffectUnknown)
+            del self.held[at]
+            return
+        chance = self.rng.random()
+        if chance < 0.2:
+            del self.held[at]  # it dies before it acts
+            return
+        has_acted = answer.state == "unknown" and self.acted[place] > 0
+        if chance < 0.3 and not has_acted:
+            self.apply([BeginEffect(*key, "effect", number, withdraws=True)])
+            return
+        if answer.state != "done" and not has_acted:
+            self.acted[place] += 1
+        if chance < 0.6:
+            del self.held[at]
+            return
+        request = Checkpoint(*key, "effect", self._value(), number)
+        (answer,) = self.apply([request]).answers
+        if isinstance(answer, CheckpointOutcome):
+            if answer.new:
+                self.recorded[place] = request.value
+            self.held[at] = task, number + 1
+
+    def decide(self) -> None:
+        """An operator who knows the truth decides about an effect."""
+        seq = self.rng.randint(1, self.number + 1)
+        for task in task_table.by_seq(self.reader, [seq]):
+            for one in checkpoints.of_tasks(self.reader, [seq]).get(seq, ()):
+                happened = self.acted[seq, one.number] > 0
+                request = ResolveEffect(task.id, one.name, happened, self._value())
+                (answer,) = self.apply([request]).answers
+                if isinstance(answer, Task) and happened:
+                    assert request.value is not None
+                    self.recorded[seq, one.number] = request.value
 
     def suspend(self) -> None:
         if not self.held:
@@ -169,7 +222,9 @@ class RunsWorld:
 
     def apply(self, batch: list[Any], waiting: list[Lease] | None = None) -> Any:
         outcome = self.engine.apply(batch, waiting or [])
-        repeatable = not any(isinstance(one, Submit | Retry | SendSignal) for one in batch)
+        repeatable = not any(
+            isinstance(one, Submit | Retry | SendSignal | ResolveEffect) for one in batch
+        )
         if batch and repeatable and self.rng.random() < 0.1:  # the reply was lost
             self.engine.apply(batch)
         return outcome
@@ -181,6 +236,7 @@ class RunsWorld:
         found = {(seq, one.number): one.value for seq, some in stored.items() for one in some}
         kept = all(found.get(key) == value for key, value in self.recorded.items())
         demand("once", holds=kept, about=(self.recorded, found))
+        demand("acts", holds=max(self.acted.values(), default=0) <= 1, about=self.acted)
         tasks = task_table.by_seq(self.reader, _ALL)
         by_id = {task.id: task for task in tasks}
         waits = suspensions.of_tasks(self.reader, _ALL)

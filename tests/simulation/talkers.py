@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from fairlane.core.sessions import DROPS, MODES, SessionSettings
+from fairlane.core.sessions import DROPS, SessionSettings
 from fairlane.engine.commands import IdempotencyKey, SetSession, SetUsage, StopSession, Submit
 from fairlane.schema.sessions import SendMessage
 from fairlane.schema.wire import moment
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tests.simulation.people import Names
 
 SENDERS: Final = ("ann", "bob")
+# Steering, rejecting and rolling back have histories of their own: tests/property.
+MODES: Final = ("queue", "followup", "interrupt", "collect")
 TOKENS: Final = (0, 30, 59, 60, 90)
 WINDOW: Final = 100
 # What a session that was tuned goes back to, piece by piece.

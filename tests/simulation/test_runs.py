@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.core import leases
+from fairlane.core import effects, leases
 from fairlane.engine.verbs import leasing, steps, suspending
 from fairlane.store.tables import suspensions as table
 from tests.simulation.approvals_world import Violation
@@ -25,6 +25,8 @@ def test_steps_are_recorded_once_and_waits_end_with_their_cause(seed: int) -> No
     assert world.recorded, "a history in which nothing happens proves nothing"
     assert world.woken
     assert world.signals
+    assert world.acted
+    assert world.parked
 
 
 def test_a_seed_gives_the_same_history() -> None:
@@ -88,6 +90,17 @@ def a_later_signal_replaces_the_first(patch: pytest.MonkeyPatch) -> None:
         connection.run_rows("signal_insert", [(one.seq, one.name, one.value, one.at)])
 
     patch.setattr(table, "save_signal", save_signal)
+
+
+@plant("acts")
+def an_effect_of_an_earlier_run_counts_as_not_done(patch: pytest.MonkeyPatch) -> None:
+    real = effects.state_of
+
+    def state_of(intent: int | None, open_lease: int | None) -> str | None:
+        found = real(intent, open_lease)
+        return effects.NOT_DONE if found == effects.UNKNOWN else found
+
+    patch.setattr(effects, "state_of", state_of)
 
 
 @pytest.mark.parametrize(("bug", "rules", "seed"), BED.bugs)

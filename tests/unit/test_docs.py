@@ -52,8 +52,9 @@ def test_every_code_that_http_can_answer_has_a_status() -> None:
         "execution_failed", "task_failed", "invalid_settings", "store_in_use", "store_missing",
         "store_moved",
         "unreachable", "queue_dropped", "interrupted", "stopped", "session_reset", "lane_cleared",
-        "resource_busy",
+        "resource_busy", "rolled_back", "withdrawn",
         "approval_denied", "approval_rejected", "approval_expired", "child_failed",
+        "effect_not_done",
     }  # fmt: skip
     assert error_codes() - only_elsewhere - set(STATUS) == set()
 

@@ -8,6 +8,7 @@ import pytest
 
 from fairlane.core.counts import Tally
 from fairlane.core.policy import AgentPolicy, Policy
+from fairlane.core.workers import KnownWorker
 from fairlane.engine.telemetry.history import (
     AGENTS_KEPT,
     AGENTS_SHOWN,
@@ -147,6 +148,19 @@ def test_an_agent_that_waits_while_another_has_all_slots_is_shown(watched: Watch
     watched.look(0)
     watched.look(1)
     assert watched.shares() == {"greedy": (1.0, 0.5), "poor": (0.0, 0.5)}
+
+
+def test_what_no_worker_can_run_is_no_demand(watched: Watched) -> None:
+    able = KnownWorker("w1", "node_1", frozenset({"handler/work"}))
+    lines = [Waiting(1, "main", "busy", 9, 0, "handler/work")]
+    lines += [Waiting(2, "main", "ghost", 9, 3, "handler/nobody-has-this")]
+    sample = Sample(START, {}, [("main", "busy", 4)], lines)
+    assert sample.without_unserved([]) == sample
+    watched.held, watched.waiting = [*sample.held], [*sample.without_unserved([able]).waiting]
+    assert [one.dispatched for one in watched.waiting] == [0, 3]
+    watched.look(0)
+    watched.look(1)
+    assert watched.shares()["busy"] == (1.0, 1.0)
 
 
 def test_an_agent_that_wants_little_is_not_owed_more(watched: Watched) -> None:

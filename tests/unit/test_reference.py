@@ -158,7 +158,7 @@ def test_the_tables_of_the_command_line_are_made_from_the_parser() -> None:
     text = read("docs/cli.md")
     assert script["page"](text) == text, "run python scripts/cli_reference.py"
     assert "| `fairlane show ID` | Show a task | |" in text
-    assert "on a schedule | `add`, `list`, " in text
+    assert "on a schedule | `create`, `add`, `list`, " in text
 
 
 @pytest.mark.parametrize("name", [*OVERVIEWS, "CHANGELOG.md", "examples/README.md", *PAGES])
