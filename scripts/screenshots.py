@@ -209,6 +209,7 @@ async def _places(client: fairlane.AsyncClient) -> dict[str, str]:
     names = (
         *("overview", "tasks", "sessions", "cron", "batches", "policy", "events", "deliveries"),
         *("handlers", "workers", "queue", "templates", "audit", "tokens", "submit"),
+        *("approvals", "resources", "failures"),
     )
     batches = await listed("/batches", "batches")
     inside = await listed("/tasks", "tasks", batchId=batches[-1]["batchId"])
