@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 USE_MIN = 0.92
+SCALED = {"messages", "kills", "zombies", "probes", "steps"}  # not what happens at once
 
 
 def main() -> int:
@@ -30,6 +31,9 @@ def main() -> int:
     parser.add_argument("scenarios", nargs="*", metavar=names, help="default: all")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--short", action="store_true", help="the form that CI runs")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="0.1: a tenth; repeat it with other seeds"
+    )
     parser.add_argument("--store", choices=["sqlite", "postgresql"], help="only on this database")
     options = parser.parse_args()
     chosen = options.scenarios or list(SCENARIOS)
@@ -41,7 +45,9 @@ def main() -> int:
     found = []
     for name in chosen:
         for store in stores:
-            row, problems = SCENARIOS[name].play(store, options.seed, short=options.short)
+            scenario = SCENARIOS[name]
+            size = scenario.size(short=options.short, scale=options.scale)
+            row, problems = scenario.play(store, options.seed, size, short=options.short)
             _say(f"{name}: {row}")
             found += [f"{name} on {store}: {problem}" for problem in problems]
     for problem in found:
@@ -56,8 +62,16 @@ class Scenario(NamedTuple):
     long: dict[str, Any] | None = None
     short: dict[str, Any] | None = None
 
-    def play(self, store: str, seed: int, *, short: bool) -> tuple[str, Sequence[str]]:
+    def size(self, *, short: bool, scale: float) -> Any:
         size = self.module.SHORT if short else self.module.Size()
+        scaled = {
+            name: max(1, round(scale * getattr(size, name)))
+            for name in size._fields
+            if name in SCALED
+        }
+        return size._replace(**scaled)
+
+    def play(self, store: str, seed: int, size: Any, *, short: bool) -> tuple[str, Sequence[str]]:
         with ExitStack() as stack:
             folder, url = _ground(stack, store)
             programs = stack.enter_context(Programs(folder))
