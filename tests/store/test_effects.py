@@ -89,8 +89,38 @@ def test_a_run_that_checks_takes_the_effect_over(scheduler: Scheduler) -> None:
     refused = scheduler.refused(Checkpoint(again.seq, again.fencing_token, "charge", "1"))
     assert isinstance(refused, Conflict), "it has not begun it"
     assert begin(scheduler, again, checks=True) == "unknown"
+    assert begin(scheduler, again, checks=True) == "unknown", "the reply was lost"
+    shown = scheduler.view("t").task
+    assert effects.state_of(stored(scheduler, again)[0][2], shown.fencing_token) == "unknown"
     assert record(scheduler, again, "1")
     assert stored(scheduler, again) == [("charge", "1", 0)]
+
+
+def test_a_run_that_ends_while_it_checks_leaves_the_effect_unknown(scheduler: Scheduler) -> None:
+    scheduler.submit("t", max_attempts=5)
+    begin(scheduler, scheduler.lease_one())
+    checking = crash(scheduler)
+    assert begin(scheduler, checking, checks=True) == "unknown"
+    again = crash(scheduler)
+    assert isinstance(
+        scheduler.refused(Checkpoint(again.seq, again.fencing_token, "charge", "1")), Conflict
+    )
+    key = again.seq, again.fencing_token
+    assert isinstance(scheduler.refused(BeginEffect(*key, "charge")), EffectUnknown)
+    scheduler.ask(ResolveEffect("t", "charge", happened=False))
+    assert begin(scheduler, scheduler.lease_one()) == "begun"
+
+
+def test_the_name_of_an_effect_has_one_place_in_its_task(scheduler: Scheduler) -> None:
+    """Otherwise a run that tries again under the next number acts twice under one key."""
+    scheduler.submit("t")
+    task = scheduler.lease_one()
+    key = task.seq, task.fencing_token
+    scheduler.ask(BeginEffect(*key, "charge", 1))
+    assert isinstance(scheduler.refused(BeginEffect(*key, "charge", 2)), Conflict)
+    assert begin(scheduler, task, number=1, withdraws=True) == "not_done"
+    assert isinstance(scheduler.refused(BeginEffect(*key, "charge", 2)), Conflict)
+    assert begin(scheduler, task, "refund", number=2) == "begun"
 
 
 def test_an_effect_that_did_not_happen_may_be_tried_again(scheduler: Scheduler) -> None:
@@ -98,6 +128,7 @@ def test_an_effect_that_did_not_happen_may_be_tried_again(scheduler: Scheduler) 
     task = scheduler.lease_one()
     begin(scheduler, task)
     assert begin(scheduler, task, withdraws=True) == "not_done"
+    assert begin(scheduler, task, withdraws=True) == "not_done", "the reply was lost"
     assert stored(scheduler, task) == [("charge", "null", -1)]
     again = crash(scheduler)
     assert begin(scheduler, again) == "begun"

@@ -2,8 +2,10 @@
 
 An intent names the lease that began it. If that lease has ended and no outcome was recorded, it is
 unknown whether the effect happened. Then no run acts again: the task is parked until an operator
-says what happened, unless the run can check that itself. The key of an effect is the same for every
-attempt, so that the other system can refuse a repetition as well.
+says what happened, unless the run can check that itself. A run that checks puts its lease into the
+intent as a negative number: the outcome stays unknown until it is recorded, so a request whose
+response was lost gets the same answer again. The key of an effect is the same for every attempt, so
+that the other system can refuse a repetition as well. Therefore its name has one place in the task.
 """
 
 from __future__ import annotations
@@ -59,6 +61,13 @@ def state_of(intent: int | None, open_lease: int | None) -> str | None:
     return BEGUN if intent == open_lease else UNKNOWN
 
 
+def intent_of(state: str, fencing_token: int) -> int:
+    """Return the intent to save for an effect that a lease has in this state."""
+    if state == NOT_DONE:
+        return NOT_HAPPENED
+    return -fencing_token if state == UNKNOWN else fencing_token
+
+
 def begin(
     recorded: Sequence[StepBrief],
     *,
@@ -75,6 +84,13 @@ def begin(
     found = steps.decide(recorded, name=name, number=number, size=_INTENT_CHARACTERS)
     if isinstance(found, FairlaneError):
         return found
+    for one in recorded:
+        if one.name == name and one.number != found.number and one.intent is not None:
+            return Conflict(
+                f'effect "{name}" is step {one.number} of the task, so step {found.number} needs '
+                "another name: the key of an effect is its name",
+                details={"number": one.number},
+            )
     if found.new:
         return EffectDecision(found.number, BEGUN, new=True)
     (intent,) = (one.intent for one in recorded if one.number == found.number)
@@ -89,9 +105,10 @@ def begin(
 def withdraw(
     recorded: Sequence[StepBrief], *, name: str, number: int | None, fencing_token: int
 ) -> EffectDecision | FairlaneError:
-    """Return the effect that a run has begun and that did not happen."""
+    """Return the effect that a run has begun and that did not happen; safe to repeat."""
     found = _named(recorded, name, number)
-    if found is None or found.intent != fencing_token:
+    mine = (fencing_token, -fencing_token, NOT_HAPPENED)
+    if found is None or found.intent not in mine:
         return Conflict(f'this lease has not begun the effect "{name}"')
     return EffectDecision(found.number, NOT_DONE)
 
@@ -103,7 +120,7 @@ def resolve(recorded: Sequence[StepBrief], *, name: str, size: int) -> StepBrief
     found = _named(recorded, name, None)
     if found is None or found.intent is None:
         return NotFound(f'the task has no effect "{name}"; its steps list them')
-    if found.intent <= 0:
+    if found.intent in (HAPPENED, NOT_HAPPENED):
         state = state_of(found.intent, None)
         return Conflict(f'the outcome of effect "{name}" is known: {state}', details={"is": state})
     if size > steps.VALUE_CHARACTERS_MAX:

@@ -87,7 +87,7 @@ def record(
     (found,) = (one for one in recorded if one.number == decision.number)
     if not found.intent:
         return decision
-    if found.intent != fencing_token:
+    if abs(found.intent) != fencing_token:
         return Conflict(
             f'step {found.number} "{name}" is an effect that this lease has not begun; begin it '
             "before it acts"

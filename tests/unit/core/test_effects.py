@@ -49,6 +49,25 @@ def test_an_effect_that_an_earlier_lease_began_parks_its_task_or_is_checked() ->
     assert begun(brief(EARLIER), checks=True) == EffectDecision(1, "unknown")
 
 
+@pytest.mark.parametrize("lease", [MINE, EARLIER])
+def test_an_effect_that_is_being_checked_stays_unknown(lease: int) -> None:
+    intent = effects.intent_of("unknown", lease)
+    assert effects.state_of(intent, lease) == "unknown"
+    assert begun(brief(intent), checks=True) == EffectDecision(1, "unknown")
+    found = begun(brief(intent))
+    assert isinstance(found, EffectDecision)
+    assert found.parks is not None
+
+
+@pytest.mark.parametrize("intent", [MINE, EARLIER, -EARLIER, 0, -1])
+def test_the_name_of_an_effect_has_one_place(intent: int) -> None:
+    elsewhere = brief(intent, number=2)
+    assert isinstance(begun(elsewhere), Conflict)
+    assert isinstance(begun(brief(-1), elsewhere), Conflict)
+    assert begun(elsewhere, number=None) == begun(brief(intent, number=2), number=2)
+    assert begun(brief(None, number=2)) == EffectDecision(1, "begun", new=True)
+
+
 def test_another_step_in_its_place_is_refused() -> None:
     assert isinstance(begun(brief(EARLIER, "send")), StepChanged)
 
@@ -57,7 +76,10 @@ def test_only_the_lease_that_began_an_effect_withdraws_it() -> None:
     def withdrawn(*recorded: StepBrief) -> EffectDecision | FairlaneError:
         return effects.withdraw(recorded, name="charge", number=1, fencing_token=MINE)
 
-    assert withdrawn(brief(MINE)) == EffectDecision(1, "not_done")
+    for intent in (MINE, -MINE, -1):  # begun, checked, and a repeated request
+        assert withdrawn(brief(intent)) == EffectDecision(1, "not_done")
+    assert isinstance(withdrawn(brief(-EARLIER)), Conflict)
+    assert isinstance(withdrawn(brief(0)), Conflict)
     assert isinstance(withdrawn(brief(EARLIER)), Conflict)
     assert isinstance(withdrawn(), Conflict)
 
@@ -67,6 +89,7 @@ def test_an_operator_decides_about_an_unknown_outcome_only() -> None:
         return effects.resolve(recorded, name="charge", size=size)
 
     assert resolved(brief(EARLIER)) == brief(EARLIER)
+    assert resolved(brief(-EARLIER)) == brief(-EARLIER)
     assert isinstance(resolved(brief(0)), Conflict)
     assert isinstance(resolved(brief(-1)), Conflict)
     assert isinstance(resolved(brief(None)), NotFound)
@@ -80,8 +103,10 @@ def test_the_outcome_is_recorded_by_the_lease_that_began_it() -> None:
 
     assert recorded() == StepDecision(1, new=True)
     assert recorded(brief(MINE)) == StepDecision(1, new=False, settles=True)
+    assert recorded(brief(-MINE)) == recorded(brief(MINE))
     assert recorded(brief(0)) == recorded(brief(None)) == StepDecision(1, new=False)
     assert isinstance(recorded(brief(EARLIER)), Conflict)
+    assert isinstance(recorded(brief(-EARLIER)), Conflict)
     assert isinstance(recorded(brief(-1)), Conflict)
     assert isinstance(recorded(brief(MINE), size=VALUE_CHARACTERS_MAX + 1), PayloadTooLarge)
     full = brief(None, "other", 2, TOTAL_CHARACTERS_MAX)
@@ -93,6 +118,11 @@ def test_states_depend_on_the_open_lease() -> None:
     found = [effects.state_of(intent, MINE) for intent in (None, 0, -1, MINE, EARLIER)]
     assert found == [None, "done", "not_done", "begun", "unknown"]
     assert effects.state_of(MINE, None) == "unknown"
+
+
+def test_the_intent_follows_from_the_state() -> None:
+    found = [effects.intent_of(state, MINE) for state in ("begun", "unknown", "not_done")]
+    assert found == [MINE, -MINE, -1]
 
 
 def test_the_key_and_the_error_name_task_and_effect() -> None:

@@ -64,7 +64,7 @@ def _decided(
 
 def _saved(tx: Transaction, task: Task, request: BeginEffect, decision: EffectDecision) -> Task:
     """Save the intent, or that there is none; return the task."""
-    intent = NOT_HAPPENED if request.withdraws else request.fencing_token
+    intent = effects.intent_of(decision.state, request.fencing_token)
     step = Step(task.seq, decision.number, request.name, _NOTHING, tx.now, intent)
     if decision.new:
         task = copied(task)
