@@ -162,9 +162,9 @@ async def test_a_wait_for_a_task_ends_when_its_caller_goes(app: Fairlane) -> Non
     task = await app.submit(handler="nobody-here")
     caller = Caller(app)
     asking = asyncio.create_task(caller.http(Leaving(caller.gone, path=f"/tasks/{task.id}/wait")))
-    await eventually(lambda: bool(app.node._waiters))
+    await eventually(lambda: bool(app.node._ends))
     caller.gone.set_result(None)
     answer = await asyncio.wait_for(asking, WAIT_SECONDS)
     assert isinstance(answer, Answer)
     assert answer.status == 400  # for a caller who is gone
-    assert not app.node._waiters
+    assert not app.node._ends

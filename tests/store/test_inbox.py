@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from fairlane.core import inbox
 from fairlane.core.access import Token
 from fairlane.core.errors import (
     InvalidRequest,
@@ -19,6 +20,7 @@ from fairlane.core.inbox import InboxPage, parse_cursor
 from fairlane.core.suspensions import Until
 from fairlane.engine.commands import Reclaim, Submit
 from fairlane.engine.inbox_commands import TakeMessages, WithdrawMessage
+from fairlane.engine.reads import inbox as reads
 from fairlane.engine.reads import why
 from fairlane.engine.reads.recount import recount
 from fairlane.engine.step_commands import Checkpoint, Suspend, SuspendOutcome
@@ -54,6 +56,13 @@ def read(chat: Chat, task: Task, after: str | None = None) -> InboxPage:
 def take(chat: Chat, task: Task, after: int = 0) -> list[str]:
     page: InboxPage = chat.scheduler.ask(TakeMessages(task.seq, task.fencing_token, after)).page
     return texts(page)
+
+
+def look(chat: Chat, task: Task, after: str | None = None) -> InboxPage:
+    """Read without taking anything."""
+    scheduler, key = chat.scheduler, (task.seq, task.fencing_token)
+    count, now = parse_cursor(after).count, scheduler.clock.now()
+    return reads.read(scheduler.reader, scheduler.store.vault, key, count, now).page
 
 
 def texts(page: InboxPage) -> list[str]:
@@ -230,6 +239,41 @@ def test_a_long_inbox_comes_in_pages(chat: Chat) -> None:
     assert take(chat, run, 100) == names[100:]
 
 
+def test_a_full_inbox_shows_nothing_that_would_be_the_next_turn_as_well(chat: Chat) -> None:
+    """A reader acts on what it is shown, so it must be able to take it."""
+    run = running(chat)
+    text = "x" * 90_000
+    chat.tune(cap=100)
+    names = [f"m{number:02}" for number in range(14)]
+    for name in names:
+        chat.say(name, text, mode="steer", no_merge=True)
+    seen: list[str] = []
+    cursor: str | None = None
+    for _ in names:
+        page = look(chat, run, cursor)
+        if not page.messages:
+            break
+        seen += [one.task for one in page.messages]
+        cursor = read(chat, run, page.cursor).cursor
+    assert seen == names[:11], "1,048,576 characters"
+    chat.scheduler.complete(run)
+    assert chat.scheduler.names(9) == names[11:12]
+
+
+def test_what_waits_is_read_a_few_at_a_time(chat: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "READ_AT_A_TIME", 2)
+    scheduler = chat.scheduler
+    small, large = token(scheduler, "small", "submit"), token(scheduler, "large", "admin submit")
+    say_with(chat, "run", large, debounce_ms=0)
+    run = scheduler.lease_one()
+    for number, submitter in enumerate((small, small, large, large, small, large, large)):
+        say_with(chat, f"m{number}", submitter, sender=f"p{number}", mode="steer", no_merge=True)
+    assert take(chat, run) == ["m2", "m3", "m5", "m6"]
+    scheduler.complete(run)
+    assert scheduler.names(9) == ["m0"]
+    is_sound(chat)
+
+
 def test_a_run_without_a_session_has_an_empty_inbox(scheduler: Scheduler) -> None:
     scheduler.submit("plain")
     task = scheduler.lease_one()
@@ -337,6 +381,17 @@ def test_a_waiting_message_is_withdrawn_and_never_runs(chat: Chat) -> None:
     is_sound(chat)
 
 
+def test_a_message_is_found_by_its_id_among_many(chat: Chat) -> None:
+    chat.tune(cap=1000)
+    run = running(chat)
+    for number in range(60):
+        chat.say(f"m{number}", sender=f"p{number}", message_id=f"telegram-{number}", mode="steer")
+    assert withdraw(chat, "telegram-3").task.id == "m3"
+    assert withdraw(chat, "m59").task.id == "m59"
+    assert len(take(chat, run)) == 58
+    is_sound(chat)
+
+
 def test_one_of_several_merged_messages_is_withdrawn(chat: Chat) -> None:
     chat.say("a", metadata={"a": 1})
     chat.say("b", metadata={"b": 1}, message_id="telegram-2")
@@ -408,6 +463,19 @@ def test_a_message_in_the_same_commit_as_the_wait_is_not_missed(chat: Chat) -> N
     )
     (grant,) = scheduler.lease(9)
     assert (grant.task.id, len(grant.steps)) == ("run", 1)
+
+
+def test_a_message_reaches_a_waiting_run_when_the_one_before_it_is_withdrawn(chat: Chat) -> None:
+    run = running(chat)
+    assert suspend(chat.scheduler, run).suspended
+    chat.say("other", agent="other", debounce_ms=0)
+    chat.say("mine", debounce_ms=0)
+    assert chat.scheduler.names(9) == [], "its sender told another agent something before"
+    withdraw(chat, "msg_other")
+    (grant,) = chat.scheduler.lease(9)
+    assert grant.task.id == "run"
+    assert msgspec.json.decode(grant.steps[0].value)["text"] == "mine"
+    is_sound(chat)
 
 
 def test_a_debounced_message_wakes_a_run_when_its_window_ends(chat: Chat) -> None:

@@ -19,11 +19,12 @@ import msgspec
 from fairlane.core import lifecycle, sessions
 from fairlane.core.errors import InvalidRequest
 from fairlane.core.json_types import JsonObject
-from fairlane.core.model import Change, Task, copied
+from fairlane.core.model import ACTION, SESSION_GATE, Change, Task, copied
 from fairlane.core.types import json_name
 
 SHOWN_MAX: Final = 100  # messages in one response
 WAITING_READ_MAX: Final = 200  # waiting tasks of a session that are considered
+READ_AT_A_TIME: Final = 25  # of these
 INBOX_MESSAGES_MAX: Final = 1000
 INBOX_CHARACTERS_MAX: Final = 1_048_576  # of the run's request with its inbox
 CURSOR_CHARACTERS_MAX: Final = 2048
@@ -136,30 +137,60 @@ def ids_of(body: str) -> list[str]:
 
 
 def reachable(
-    run: Address, waiting: Iterable[WaitingMessage], *, any_mode: bool = False
+    run: Address,
+    waiting: Iterable[WaitingMessage],
+    *,
+    any_mode: bool = False,
+    limit: int = WAITING_READ_MAX,
 ) -> list[WaitingMessage]:
-    """Return the messages that a run may take, oldest first.
+    """Return the messages that a run may take, oldest first, and no more than an inbox can hold.
 
     With `any_mode`, the run waits for a message, and may take messages of all modes.
     """
     held: set[str] = set()
-    found = []
+    found: list[WaitingMessage] = []
+    room = INBOX_CHARACTERS_MAX
     for one in waiting:
         senders = {message.sender for message in one.messages}
-        if one.address == run and (one.steers or any_mode) and not senders & held:
-            found += [one] if senders else []
-        else:
+        if one.address != run or not (one.steers or any_mode) or senders & held:
             held |= senders
+        elif senders:
+            found.append(one)
+            room -= _size(one)
+            if room < 0 or len(found) == limit:
+                break
     return found
 
 
+def _size(message: WaitingMessage) -> int:
+    return len(msgspec.json.encode(message.messages))
+
+
+def sessions_with_messages(changes: Iterable[Change]) -> list[str]:
+    """Return the sessions in which a message may reach a run now: a task begins to wait for its
+    turn, or one that may have held back another ends.
+    """
+    found = {}
+    for change in changes:
+        before, after = change.before, change.after
+        if after.session is not None and after.kind != ACTION:
+            waited = before is not None and before.gate == SESSION_GATE
+            left = waited and after.terminal and change.verb != lifecycle.TAKE
+            if after.gate == SESSION_GATE or left:
+                found[after.session] = None
+    return [*found]
+
+
 def fitting(body: str, chosen: Sequence[WaitingMessage]) -> list[WaitingMessage]:
-    """Return the first of the messages, as many as the request of the run can keep."""
+    """Return the first of the messages, as many as the request of the run can keep.
+
+    A run never sees the others: it could not take them, so they are the next turn.
+    """
     room = INBOX_CHARACTERS_MAX - len(body)
     count = INBOX_MESSAGES_MAX - len(taken_by(body))
     found = []
     for one in chosen:
-        room -= len(msgspec.json.encode(one.messages))
+        room -= _size(one)
         count -= len(one.messages)
         if room < 0 or count < 0:
             break
@@ -235,7 +266,10 @@ def taker_of(task: Task, result: str | None) -> str | None:
     """Return the task whose run has taken this message; None if this is not such a message."""
     if task.state != lifecycle.DONE or task.attempts or result is None:
         return None
-    return msgspec.json.decode(result, type=_Taken).taken_by
+    try:
+        return msgspec.json.decode(result, type=_Taken).taken_by
+    except msgspec.DecodeError:
+        return None  # imported with a result of its own
 
 
 # -------------------------------------------------------------------- withdraw

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final
 
@@ -50,6 +49,7 @@ from fairlane.engine.step_commands import SendSignal, SignalOutcome
 from fairlane.engine.telemetry.outages import Outages
 from fairlane.engine.verbs.audit import Audit
 from fairlane.engine.verbs.tokens import Tokens
+from fairlane.engine.waiters import Waiter, Waiters
 from fairlane.engine.worker_cache import WorkerCache
 from fairlane.store.base import Store
 from fairlane.tracing import Tracer
@@ -64,9 +64,11 @@ class News(msgspec.Struct, frozen=True, omit_defaults=True):
     `ended` are the ids of tasks that have ended, None if it is unknown which have. `events`: there
     may be new events or output. `access`: tokens have changed. `policy` is the new one, if it has
     changed. `judged` is a time of the authoritative clock, and the monotonic clock at that time.
+    `sessions` are those in which a message may have reached a run, None if it is unknown in which.
     """
 
     ended: tuple[str, ...] | None = ()
+    sessions: tuple[str, ...] | None = ()
     events: bool = False
     access: bool = False
     policy: Policy | None = None
@@ -95,8 +97,8 @@ class Node:
         self._followers: set[Waiter] = set()
         self._until_drained: set[Waiter] = set()
         self.lease_waits = 0  # callers of POST /leases that have no response yet
-        self._waiters: dict[str, list[Waiter]] = {}
-        self._waiters_lock = threading.Lock()
+        self._ends = Waiters()  # by task
+        self._lines = Waiters()  # by session
         self.worker_cache = WorkerCache(self.workers, clock)
 
     @property
@@ -110,8 +112,10 @@ class Node:
         self.draining |= news.draining
         if news.drained:
             self._let_go()
-        if self._waiters and news.ended != ():
-            self._tell_waiters(news.ended)
+        if self._ends and news.ended != ():
+            self._ends.tell(news.ended)
+        if self._lines and news.sessions != ():
+            self._lines.tell(news.sessions)
         if news.events:
             for follower in tuple(self._followers):
                 follower.tell()
@@ -233,6 +237,18 @@ class Node:
             self._followers.discard(waiter)
 
     @contextlib.contextmanager
+    def follow_inbox(self, task: Task) -> Iterator[Waiter]:
+        """Return a waiter that is set when messages of the task's session may have come, or when
+        the task has ended.
+        """
+        waiter = Waiter(asyncio.get_running_loop())
+        with (
+            self._ends.including(waiter, task.id),
+            self._lines.including(waiter, task.session or ""),
+        ):
+            yield waiter
+
+    @contextlib.contextmanager
     def until_drained(self) -> Iterator[Waiter]:
         """Return a waiter that is set when the node stops."""
         waiter = Waiter(asyncio.get_running_loop())
@@ -257,12 +273,8 @@ class Node:
     async def wait(self, task_id: str, seconds: float | None, agent: str | None = None) -> TaskView:
         """Return the task when it has ended or is parked, the time is up, or the node stops."""
         waiter = Waiter(asyncio.get_running_loop())
-        with self._waiters_lock:
-            self._waiters.setdefault(task_id, []).append(waiter)
-        try:
+        with self._ends.including(waiter, task_id):
             return await self._wait(task_id, waiter, seconds, agent)
-        finally:
-            self._forget(task_id, waiter)
 
     async def _wait(
         self, task_id: str, waiter: Waiter, seconds: float | None, agent: str | None
@@ -293,24 +305,10 @@ class Node:
     def _let_go(self) -> None:
         """Wake all waiters: no more tasks will end here, so they return the current state."""
         self.drained = True
-        self._tell_waiters(None)
+        self._ends.tell(None)
+        self._lines.tell(None)
         for follower in (*self._followers, *self._until_drained):
             follower.tell()
-
-    def _forget(self, task_id: str, waiter: Waiter) -> None:
-        with self._waiters_lock:
-            waiting = self._waiters[task_id]
-            waiting.remove(waiter)
-            if not waiting:
-                del self._waiters[task_id]
-
-    def _tell_waiters(self, ended: Sequence[str] | None) -> None:
-        """Wake the waiters of the ended tasks, or all if the ended tasks are not known."""
-        with self._waiters_lock:
-            ids = list(self._waiters) if ended is None else ended
-            found = [waiter for task_id in ids for waiter in self._waiters.get(task_id, ())]
-        for waiter in found:
-            waiter.tell()
 
 
 def _traced(request: object, traceparent: str) -> object:
@@ -334,34 +332,6 @@ def _describe(span: tracing.Span, answers: Sequence[object]) -> None:
     span.set("tasks", len(tasks))
     if len(tasks) < len(answers):
         span.fail("refused")
-
-
-class Waiter:
-    """An event that another thread can set; several sets wake it once."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._event = asyncio.Event()
-        self._ringing = False
-
-    async def wait(self, seconds: float | None) -> bool:
-        """Return whether it was set; False after the timeout."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._event.wait()
-        except TimeoutError:
-            return False
-        self._event.clear()
-        return True
-
-    def tell(self) -> None:
-        if not self._ringing and not self._loop.is_closed():
-            self._ringing = True
-            self._loop.call_soon_threadsafe(self._ring)
-
-    def _ring(self) -> None:
-        self._ringing = False
-        self._event.set()
 
 
 def admits(request: object) -> bool:

@@ -18,6 +18,7 @@ import msgspec
 
 from fairlane.clock import Clock
 from fairlane.core.errors import NotFound, StoreUnavailable
+from fairlane.core.inbox import sessions_with_messages
 from fairlane.core.model import NODE_PREFIX
 from fairlane.core.policy import Policy
 from fairlane.core.workers import KnownWorker, Unserved
@@ -222,16 +223,21 @@ class WritingNode(Node):
 
     def _news(self, outcome: Outcome) -> News:
         ended: tuple[str, ...] | None = ()
+        sessions: tuple[str, ...] | None = ()
         if outcome.others_wrote:
-            ended = None
-        elif self._waiters or self.on_news:
-            ended = tuple(task.id for task in outcome.ended_tasks)
+            ended = sessions = None
+        elif self.on_news:
+            ended, sessions = _ended(outcome), tuple(sessions_with_messages(outcome.changes))
+        else:
+            ended = _ended(outcome) if self._ends else ()
+            sessions = tuple(sessions_with_messages(outcome.changes)) if self._lines else ()
         newer = outcome.last_event > self._last_event
         events = newer or outcome.wrote_output or outcome.others_wrote
         if events:
             self._last_event = outcome.last_event
         return News(
             ended=ended,
+            sessions=sessions,
             events=events,
             access=outcome.access,
             policy=self._new_policy(),
@@ -256,3 +262,7 @@ class WritingNode(Node):
         for listener in self.on_policy:
             listener(self.policy)
         return self.policy
+
+
+def _ended(outcome: Outcome) -> tuple[str, ...]:
+    return tuple(task.id for task in outcome.ended_tasks)

@@ -25,8 +25,9 @@ from fairlane.core.access import Caller
 from fairlane.core.errors import Draining, StoreUnavailable
 from fairlane.core.json_types import JsonObject
 from fairlane.core.types import LIST_LIMIT_MAX
-from fairlane.engine.node import LOOK_AGAIN_SECONDS, Node, Waiter
+from fairlane.engine.node import LOOK_AGAIN_SECONDS, Node
 from fairlane.engine.reads.views import EventFilter, EventView, Piece, TaskView, Views
+from fairlane.engine.waiters import Waiter
 from fairlane.schema import wire
 from fairlane.schema.events import LIST_EVENTS, ListEvents
 from fairlane.schema.tasks import TASK_OUTPUT, NamedTask, TaskOutput

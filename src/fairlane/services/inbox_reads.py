@@ -8,11 +8,13 @@ from typing import Final
 from fairlane.core import leases
 from fairlane.core.inbox import InboxPage, parse_cursor
 from fairlane.engine.inbox_commands import InboxOutcome, TakeMessages
-from fairlane.engine.node import LOOK_AGAIN_SECONDS, Node, Waiter
+from fairlane.engine.node import LOOK_AGAIN_SECONDS, Node
 from fairlane.engine.reads import inbox
 from fairlane.engine.reads.inbox import InboxView
+from fairlane.engine.waiters import Waiter
 
-_PAUSE_SECONDS: Final = 0.01  # between two looks, however many events there are
+_PAUSE_SECONDS: Final = 0.01  # between two looks, however many messages there are
+_LEASE_SECONDS: Final = 5.0  # how often a reader looks whether its lease is still open
 
 Key = tuple[int, int]  # a task's number and the fencing token of its lease
 
@@ -49,10 +51,10 @@ async def _look(node: Node, key: Key, after: int | None) -> InboxView:
 async def awaited(node: Node, key: Key, after: int, wait_ms: int) -> InboxView:
     """Return the same, after a wait if there is no message."""
     view = await read(node, key, after)
-    if not wait_ms or view.page.messages:
+    if not wait_ms or view.page.messages or view.task is None:
         return view
     end = node.clock.monotonic() + wait_ms / 1000
-    with node.follow() as waiter:
+    with node.follow_inbox(view.task) as waiter:
         view = await read(node, key, after)  # a message may have come before the waiter was there
         while not (view.page.messages or node.draining):
             left = end - node.clock.monotonic()
@@ -68,5 +70,5 @@ async def _change(node: Node, waiter: Waiter, seconds: float) -> bool:
     """Wait until something may have happened, here or on another node. Return whether the time is
     up.
     """
-    look = min(seconds, LOOK_AGAIN_SECONDS) if node.store.shared else seconds
+    look = min(seconds, LOOK_AGAIN_SECONDS if node.store.shared else _LEASE_SECONDS)
     return not await waiter.wait(look) and look == seconds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -10,7 +10,10 @@ import pytest
 from fairlane.core import inbox, sessions
 from fairlane.core.errors import InvalidRequest
 from fairlane.core.inbox import Address, Cursor, InboxMessage, WaitingMessage
-from fairlane.core.model import SESSION_GATE, Task
+from fairlane.core.model import SESSION_GATE, Change, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 RUN = Address("a", "handler/work", "")
 
@@ -144,6 +147,7 @@ def test_a_taken_message_names_the_run_that_has_it() -> None:
     assert inbox.taker_of(task(1), None) is None
     assert inbox.taker_of(task(1, state="done", attempts=1), '{"takenBy": "x"}') is None
     assert inbox.taker_of(task(1, state="done"), None) is None
+    assert inbox.taker_of(task(1, state="done"), '{"other": 1}') is None, "imported"
 
 
 def test_a_wait_returns_one_value_for_merged_messages() -> None:
@@ -181,3 +185,36 @@ def test_a_message_leaves_the_others_of_its_task() -> None:
 
 def test_lines_leave_out_empty_texts() -> None:
     assert sessions.lines("a", " ", "", "b") == "a\nb"
+
+
+def test_no_more_is_read_than_an_inbox_can_hold() -> None:
+    read = []
+
+    def line() -> Iterator[WaitingMessage]:
+        for seq in range(1, 9):
+            read.append(seq)
+            yield waiting(seq, "ann", text="x" * 400_000)
+
+    assert seqs(inbox.reachable(RUN, line())) == read == [1, 2, 3], "the third does not fit"
+    assert seqs(inbox.fitting("{}", inbox.reachable(RUN, line()))) == [1, 2]
+    assert seqs(inbox.reachable(RUN, line(), limit=1)) == [1]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verb", "found"),
+    [
+        (None, {}, "submit", ["s"]),
+        ({"gate": "debounce"}, {}, "promote", ["s"]),
+        ({}, {"gate": None}, "promote", []),
+        ({}, {"gate": None, "state": "cancelled"}, "cancel", ["s"]),
+        ({}, {"gate": None, "state": "done"}, "take", []),
+        ({"gate": None}, {"gate": None, "state": "cancelled"}, "cancel", []),
+        (None, {"session": None, "gate": None}, "submit", []),
+        (None, {"kind": "action"}, "submit", []),
+    ],
+)
+def test_a_message_may_reach_a_run_when_a_task_joins_the_line_or_ends_in_it(
+    before: dict[str, Any] | None, after: dict[str, Any], verb: str, found: list[str]
+) -> None:
+    change = Change(None if before is None else task(1, **before), task(1, **after), verb)
+    assert inbox.sessions_with_messages([change, change]) == found

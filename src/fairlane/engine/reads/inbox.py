@@ -35,6 +35,7 @@ def read(
     task = next(iter(tasks.by_seq(connection, [seq])), None)
     if task is None or leases.lost(task, fencing_token) or task.terminal:
         return InboxView(task, InboxPage([], ""))
-    taken = inbox.taken_by(tasks.requests(connection, vault, [seq]).get(seq, ""))
-    waiting = reaching(connection, vault, task, now)
+    body = tasks.requests(connection, vault, [seq]).get(seq, "")
+    taken = inbox.taken_by(body)
+    waiting = inbox.fitting(body, reaching(connection, vault, task, now))
     return InboxView(task, inbox.page(taken, waiting, len(taken) if after is None else after))

@@ -7,6 +7,7 @@ What is not taken needs no handling when the run ends: it gets its turn like any
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
 
@@ -29,21 +30,46 @@ from fairlane.store.tables import tasks as task_table
 from fairlane.store.transaction import Transaction
 from fairlane.store.vault import Vault
 
+SEARCHED_MAX: Final = 10_000  # as many as a session's cap can be
+
 
 def reaching(
-    connection: Connection, vault: Vault, task: Task, now: int, *, any_mode: bool = False
+    connection: Connection,
+    vault: Vault,
+    task: Task,
+    now: int,
+    *,
+    any_mode: bool = False,
+    limit: int = inbox.WAITING_READ_MAX,
 ) -> list[WaitingMessage]:
     """Return the waiting messages that reach a run, oldest first."""
     if task.session is None:
         return []
-    rows = inboxes.waiting(connection, vault, task.session, inbox.WAITING_READ_MAX)
-    if not rows:
-        return []
-    submitter = task_table.submitters(connection, [task.seq]).get(task.seq)
-    known = rights.of_submitters(connection, (submitter, *(row.submitter for row in rows)), now)
-    waiting = [inbox.waiting_message(row.task, row.body, known[row.submitter]) for row in rows]
-    run = Address(task.agent, task.capability, known[submitter])
-    return inbox.reachable(run, waiting, any_mode=any_mode)
+    run = Address(task.agent, task.capability, _SAME)
+    waiting = _waiting(connection, vault, task, task.session, now)
+    return inbox.reachable(run, waiting, any_mode=any_mode, limit=limit)
+
+
+_SAME: Final = "those of the run"
+
+
+def _waiting(
+    connection: Connection, vault: Vault, run: Task, session: str, now: int
+) -> Iterator[WaitingMessage]:
+    """Yield what waits in the session of a run, read a few at a time: requests may be large."""
+    after, mine, size = 0, None, inbox.READ_AT_A_TIME
+    for start in range(0, inbox.WAITING_READ_MAX, size):
+        rows = inboxes.waiting(connection, vault, session, after, size)
+        if rows and not start:
+            mine = task_table.submitters(connection, [run.seq]).get(run.seq)
+        known = rights.of_submitters(connection, (mine, *(row.submitter for row in rows)), now)
+        for row in rows:
+            theirs = known[row.submitter]
+            word = _SAME if theirs == known[mine] else theirs
+            yield inbox.waiting_message(row.task, row.body, word)
+        if len(rows) < size:
+            return
+        after = rows[-1].task.seq
 
 
 # -------------------------------------------------------------------- take
@@ -67,14 +93,15 @@ def _taken(tx: Transaction, run: Task, request: TakeMessages, now: int) -> Inbox
     waiting = reaching(tx.connection, tx.vault, run, now)
     shown = request.shown
     if shown is None:  # as many as fit into the response
-        first = inbox.page(inbox.taken_by(body), waiting, request.after)
+        first = inbox.page(inbox.taken_by(body), inbox.fitting(body, waiting), request.after)
         shown = inbox.parse_cursor(first.cursor).shown
     chosen = inbox.fitting(body, [one for one in waiting if one.task.seq in shown])
     if chosen:
         body = inbox.with_taken(body, chosen)
         tx.rewrite_request(run.seq, body)
         _end(tx, chosen, run, now)
-    taken, left = inbox.taken_by(body), [one for one in waiting if one not in chosen]
+    left = inbox.fitting(body, [one for one in waiting if one not in chosen])
+    taken = inbox.taken_by(body)
     if request.shown is None:
         page = inbox.page(taken, (), request.after)
         more = page.more or bool(chosen and left)
@@ -99,13 +126,12 @@ def next_message(tx: Transaction, run: Task, known: Sequence[StepBrief], now: in
     room = min(
         steps.VALUE_CHARACTERS_MAX, steps.TOTAL_CHARACTERS_MAX - sum(one.size for one in known)
     )
-    for one in reaching(tx.connection, tx.vault, run, now, any_mode=True):
+    for one in reaching(tx.connection, tx.vault, run, now, any_mode=True, limit=1):
         value = inbox.as_value(one.messages)
         if len(value) <= room:
             _end(tx, [one], run, now)
             return value
-        break  # one that is too large waits for its turn, and those behind it with it
-    return None
+    return None  # one that is too large waits for its turn, and those behind it with it
 
 
 # -------------------------------------------------------------------- withdraw
@@ -131,16 +157,29 @@ def _unknown(request: WithdrawMessage) -> NotFound:
 def _withdrawn(
     tx: Transaction, request: WithdrawMessage, now: int
 ) -> WithdrawOutcome | FairlaneError:
-    for read in (session_table.waiting_tasks, session_table.turn_tasks, session_table.leased_tasks):
-        tasks = tx.lookup.tasks(read, session=request.key)
-        bodies = tx.lookup.requests(task.seq for task in tasks) if tasks else {}
-        for task in tasks:
-            ids = [task.id, *inbox.ids_of(bodies[task.seq])]
-            if request.message_id in ids and request.agent in (None, task.agent):
-                if task.fencing_token:
-                    return _too_late(request, task)
-                return _without(tx, task, bodies[task.seq], request, now)
+    for task, body in _open_messages(tx, request):
+        ids = [task.id, *inbox.ids_of(body)]
+        if request.message_id in ids and request.agent in (None, task.agent):
+            if task.fencing_token:
+                return _too_late(request, task)
+            return _without(tx, task, body, request, now)
     return _ended(tx, request)
+
+
+def _open_messages(tx: Transaction, request: WithdrawMessage) -> Iterator[tuple[Task, str]]:
+    """Yield the tasks of a session that have not ended, with their requests: first the task that
+    the id may name, then the newest. A session has fewer messages than are searched.
+    """
+    named = _named(tx, request)
+    if named is not None and not (named.terminal or named.state == lifecycle.PARKED):
+        yield named, tx.lookup.requests([named.seq])[named.seq]
+    reads = (session_table.waiting_tasks, session_table.turn_tasks, session_table.leased_tasks)
+    for read in reads:
+        newest_first = tx.lookup.tasks(read, session=request.key)[::-1][:SEARCHED_MAX]
+        for start in range(0, len(newest_first), inbox.READ_AT_A_TIME):
+            part = newest_first[start : start + inbox.READ_AT_A_TIME]
+            bodies = tx.lookup.requests(task.seq for task in part)
+            yield from ((task, bodies[task.seq]) for task in part)
 
 
 def _without(
@@ -159,18 +198,22 @@ def _without(
 
 
 def _ended(tx: Transaction, request: WithdrawMessage) -> WithdrawOutcome | FairlaneError:
-    """Answer about a message that does not wait. Its id may tell its task, or be that of the
-    task.
-    """
-    name = request.message_id
-    id_ = f"tsk_{name.removeprefix('msg_')}" if name.startswith("msg_") else name
-    task = tx.tasks_by_id([id_]).get(id_)
-    if task is None or task.session != request.key or request.agent not in (None, task.agent):
+    """Answer about a message that does not wait."""
+    task = _named(tx, request)
+    if task is None or request.agent not in (None, task.agent):
         return _unknown(request)
     error = task_table.errors(tx.connection, [task.seq]).get(task.seq)
     if task.state == lifecycle.CANCELLED and error == sessions.WITHDRAWN:
         return WithdrawOutcome(task, 0)  # a repeated request
     return _too_late(request, task)
+
+
+def _named(tx: Transaction, request: WithdrawMessage) -> Task | None:
+    """Return the task of the session that the id of a message names, if it does."""
+    name = request.message_id
+    id_ = f"tsk_{name.removeprefix('msg_')}" if name.startswith("msg_") else name
+    task = tx.tasks_by_id([id_]).get(id_)
+    return task if task is not None and task.session == request.key else None
 
 
 def _too_late(request: WithdrawMessage, task: Task) -> MessageTaken:

@@ -24,7 +24,8 @@ def of_submitters(
     wanted = set(ids)
     if len(wanted) < 2:  # nearly always: then there is nothing to tell apart
         return dict.fromkeys(wanted, "")
-    known = {one.id: one.rights for one in tokens.all_tokens(connection) if one.valid(now)}
+    found = tokens.by_id(connection, [id_ for id_ in wanted if id_ is not None])
+    known = {one.id: one.rights for one in found if one.valid(now)}
     everything = access.rights_of(None, access.ALL)
     return {id_: everything if id_ is None else known.get(id_, f"token {id_}") for id_ in wanted}
 

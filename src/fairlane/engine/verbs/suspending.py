@@ -11,7 +11,8 @@ from typing import Final
 
 from fairlane.core import gates, leases, lifecycle, steps, suspensions
 from fairlane.core.errors import Conflict, FairlaneError, InvalidRequest, LeaseLost, NotFound
-from fairlane.core.model import ACTION, SESSION_GATE, SUSPEND_GATE, Task, copied
+from fairlane.core.inbox import sessions_with_messages
+from fairlane.core.model import SUSPEND_GATE, Task, copied
 from fairlane.core.steps import Step, StepBrief
 from fairlane.core.suspensions import Signal, Suspension, Until
 from fairlane.engine.step_commands import SendSignal, SignalOutcome, Suspend, SuspendOutcome
@@ -195,14 +196,10 @@ def arrive(tx: Transaction, ended: Sequence[str], now: int) -> bool:
 
 def deliver(tx: Transaction, now: int) -> None:
     """Wake runs that wait for a message, in sessions where a task has begun to wait."""
-    keys = {
-        change.after.session
-        for change in tx.changes
-        if change.after.gate == SESSION_GATE and change.after.kind != ACTION
-    }
+    keys = sessions_with_messages(tx.changes)
     if not keys:
         return
-    found = table.listening(tx.connection, [key for key in keys if key is not None], _MESSAGE)
+    found = table.listening(tx.connection, keys, _MESSAGE)
     found += [seq for key, seq in tx.listening if key in keys and seq not in found]
     tasks = tx.tasks_by_seq(found)
     tx.counters.prepare(tasks[seq] for seq in found)

@@ -13,6 +13,10 @@ INSERT INTO token ({token}) SELECT * FROM rows
 -- name: token_all
 SELECT {token} FROM token ORDER BY seq
 
+-- name: token_find
+-- rows: id text
+SELECT {token} FROM rows JOIN token ON token.id = rows.id
+
 -- name: token_revoke
 -- rows: id text, revoked_at int
 UPDATE token SET revoked_at = rows.revoked_at FROM rows WHERE token.id = rows.id

@@ -62,6 +62,7 @@ ORDER BY seq
 SELECT {task}, request.body, request.submitter FROM task
 JOIN request ON request.seq = task.seq
 WHERE task.session = :session AND task.gate = 'session' AND task.state = 'queued'
+  AND task.seq > :after
 ORDER BY task.seq LIMIT :limit
 
 -- name: session_waiting

@@ -18,9 +18,11 @@ class WaitingRow(NamedTuple):
     submitter: str | None
 
 
-def waiting(connection: Connection, vault: Vault, session: str, limit: int) -> list[WaitingRow]:
-    """Return the first tasks that wait for the turn of a session, oldest first."""
+def waiting(
+    connection: Connection, vault: Vault, session: str, after: int, limit: int
+) -> list[WaitingRow]:
+    """Return the first tasks behind one that wait for the turn of a session, oldest first."""
     return [
         WaitingRow(Task(*row[:TASK_WIDTH]), vault.open_body(row[TASK_WIDTH]), row[TASK_WIDTH + 1])
-        for row in connection.run("inbox_waiting", session=session, limit=limit)
+        for row in connection.run("inbox_waiting", session=session, after=after, limit=limit)
     ]

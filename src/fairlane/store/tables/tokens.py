@@ -15,6 +15,10 @@ def all_tokens(connection: Connection) -> list[Token]:
     return [Token(*row) for row in connection.run("token_all")]
 
 
+def by_id(connection: Connection, ids: Iterable[str]) -> list[Token]:
+    return [Token(*row) for row in connection.run_rows("token_find", [(id_,) for id_ in ids])]
+
+
 def insert(connection: Connection, token: Token) -> None:
     connection.run_rows("token_insert", [astuple(token)])
 
