@@ -33,15 +33,17 @@ from fairlane.engine.commands import (
 )
 from fairlane.engine.fronts import CONFIRM_SECONDS
 from fairlane.engine.node import News
+from fairlane.engine.reads.inbox import InboxView
 from fairlane.engine.resource_commands import Permit, PermitGranted, SettlePermit
 from fairlane.engine.verbs.tokens import new_token
 from fairlane.http.app import HttpApp
 from fairlane.http.cross_site import Doorkeeper
-from fairlane.http.messages import Answer, HttpRequest
+from fairlane.http.messages import Answer, HttpRequest, Stream
 from fairlane.http.server import HttpServer
 from fairlane.schema.leases import LEASE, LeaseTasks
-from fairlane.services import task_streams
+from fairlane.services import inbox_reads, presence, task_streams
 from fairlane.services.catalog import perform
+from fairlane.store.tables import presence as presence_table
 from tests.fakes.waiting import WAIT_SECONDS, eventually
 from tests.http.fronted import Fronted, fronted
 
@@ -90,6 +92,40 @@ async def test_leases_that_were_delivered_outlive_their_front(
     front.link.close()
     await eventually_state(app, other.id, "queued")
     assert await state(app, task.id) == "assigned"
+
+
+def connections(app: Fairlane) -> list[str]:
+    reader = app.node.store.reader()
+    try:
+        return presence_table.of_worker(reader, "w", None)
+    finally:
+        reader.close()
+
+
+async def test_the_connections_of_workers_to_a_dead_front_are_forgotten(
+    app: Fairlane, front: Fronted
+) -> None:
+    """Otherwise the worker seems to have another connection whenever the next one breaks."""
+    held = presence.open_presence(front.node, TRUSTED, "w")
+    await anext(held)
+    assert len(connections(app)) == 1
+    front.link.close()
+    await eventually(lambda: not connections(app))
+    await held.aclose()
+
+
+async def test_connections_that_are_refused_or_never_begin_leave_nothing(app: Fairlane) -> None:
+    http = HttpApp(app.node, lambda _: None, max_streams=1)
+    _, text = await new(app)
+    headers = {b"authorization": f"Bearer {text}".encode()}
+    first, refused = [
+        await http(HttpRequest("POST", "/workers/w/presence", headers=headers)) for _ in range(2)
+    ]
+    assert isinstance(refused, Answer)
+    assert refused.status == 429
+    assert isinstance(first, Stream)
+    first.release()  # the worker has gone before the response began
+    assert connections(app) == []
 
 
 async def test_a_lease_that_waits_in_a_front_ends_with_its_caller(
@@ -259,7 +295,7 @@ async def test_news_for_a_front_that_does_not_read_take_no_memory(
 ) -> None:
     task = await app.submit(handler="nobody-here")
     waiting = asyncio.create_task(front.node.wait(task.id, WAIT_SECONDS))
-    await eventually(lambda: task.id in front.node._waiters)
+    await eventually(lambda: task.id in front.node._ends)
     front.read(go_on=False)
     many = News(ended=tuple(f"tsk_{number:032}" for number in range(1000)))
     while not front.parent.link.full:
@@ -278,15 +314,46 @@ async def test_news_for_a_front_that_does_not_read_take_no_memory(
 async def test_the_end_of_a_task_reaches_a_wait_in_a_front(app: Fairlane, front: Fronted) -> None:
     task = await app.submit(handler="nobody-here")
     waiting = asyncio.create_task(front.node.wait(task.id, WAIT_SECONDS))
-    await eventually(lambda: task.id in front.node._waiters)
+    await eventually(lambda: task.id in front.node._ends)
     await task.cancel()
     assert (await waiting).task.state == "cancelled"
+
+
+async def test_a_message_wakes_the_read_that_waits_for_it_and_no_other_task_does(
+    app: Fairlane, front: Fronted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = 0
+    read = inbox_reads.read
+
+    async def counting(*what: Any) -> InboxView:
+        nonlocal reads
+        reads += 1
+        return await read(*what)
+
+    monkeypatch.setattr(inbox_reads, "read", counting)
+    said: Any = {"handler": "nobody-here", "debounce_ms": 0}
+    await app.message("chat", "go", **said)
+    (grant,) = await front.node.writer.ask(ONE)
+    key = grant.task.seq, grant.task.fencing_token
+    for node in (app.node, front.node):
+        reading = asyncio.create_task(inbox_reads.awaited(node, key, 0, 60_000))
+        await eventually(lambda node=node: "chat" in node._lines)
+        before = reads
+        for _ in range(20):
+            await app.submit(handler="nobody-here")
+        if not app.node.store.shared:
+            assert reads <= before + 1, "its first look behind the waiter"
+        sent = await app.message("chat", "now", mode="steer", **said)
+        view = await reading
+        assert [one.id for one in view.page.messages] == [sent.message_id]
+        await app.withdraw_message("chat", sent.message_id)
+    assert not app.node._lines
 
 
 async def test_a_drain_reaches_the_waits_of_a_front(app: Fairlane, front: Fronted) -> None:
     task = await app.submit(handler="nobody-here")
     waiting = asyncio.create_task(front.node.wait(task.id, WAIT_SECONDS))
-    await eventually(lambda: task.id in front.node._waiters)
+    await eventually(lambda: task.id in front.node._ends)
     await app.drain()
     assert (await waiting).task.state == "queued"
     assert front.node.draining

@@ -2,9 +2,10 @@
 
 A front's commands join the batches of the writer, and the answers of a commit go back in one frame.
 A lease belongs to the front until the worker has received it; if the front dies before that, the
-lease is released and costs no attempt. Before a change of tokens or policy is answered, every front
-has confirmed it; one that does not confirm in time is ended, and so is one that is silent for long.
-News for a front that does not read are merged, so that they do not fill the memory.
+lease is released and costs no attempt. Connections that workers keep open to a front end with it.
+Before a change of tokens or policy is answered, every front has confirmed it; one that does not
+confirm in time is ended, and so is one that is silent for long. News for a front that does not read
+are merged, so that they do not fill the memory.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from fairlane.engine.engine import VERBS
 from fairlane.engine.front_node import Abandon, Explain, Keep, Key, Owe, ShowRoster, Spend
 from fairlane.engine.links import Link
 from fairlane.engine.node import News, admits, stopping
+from fairlane.engine.presence_commands import ClosePresence, OpenPresence
 from fairlane.engine.writer import waits
 from fairlane.engine.writing_node import Measures, WritingNode
 
@@ -84,6 +86,7 @@ class FrontLink:
         self._waiting: dict[int, Reply] = {}
         self._missed: News | None = None
         self._granted: dict[Key, Grant] = {}
+        self._present: dict[str, ClosePresence] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def tell(self, news: News) -> None:
@@ -113,6 +116,7 @@ class FrontLink:
                 if self._node.draining and admits(request):
                     self.link.answer(number, stopping())
                 else:
+                    self._note_presence(request)
                     asked.append((request, self._reply(number, request)))
             elif kind is Keep:
                 for key in request.leases:
@@ -129,6 +133,13 @@ class FrontLink:
                 task.add_done_callback(self._tasks.discard)
         if asked:
             self._node.writer.take(asked, self.link.loop)
+
+    def _note_presence(self, request: object) -> None:
+        if isinstance(request, OpenPresence):
+            closed = ClosePresence(request.worker, request.id, request.agent, gone=False)
+            self._present[request.id] = closed
+        elif isinstance(request, ClosePresence):
+            self._present.pop(request.id, None)
 
     def _reply(self, number: int, request: object) -> Reply:
         reply = Reply(self, number, waits=waits(request))
@@ -159,12 +170,17 @@ class FrontLink:
         self._node.tokens.spend(asked.caller)
 
     def _lost(self) -> None:
-        """Release undelivered leases of the front; its waiting requests count as answered."""
+        """Release undelivered leases of the front; its waiting requests count as answered. Workers
+        that were connected to it connect to another.
+        """
         granted, self._granted = self._granted, {}
         self._waiting.clear()
         if granted:
             log.warning("released %d leases that a front had not delivered", len(granted))
             self._node.writer.give_back(list(granted.values()))
+        present, self._present = self._present, {}
+        for closed in present.values():
+            self._node.writer.tell(closed)
         for task in self._tasks:
             task.cancel()
 
@@ -251,9 +267,10 @@ class FrontLinks:
 
 
 def _merged(one: News, other: News) -> News:
-    """Return what both say. It is not known then which tasks have ended."""
+    """Return what both say. It is not known then which tasks and sessions they are about."""
     return News(
         ended=() if one.ended == other.ended == () else None,
+        sessions=() if one.sessions == other.sessions == () else None,
         events=one.events or other.events,
         access=one.access or other.access,
         policy=other.policy or one.policy,

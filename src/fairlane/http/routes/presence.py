@@ -28,7 +28,7 @@ class PresenceRoute:
         """Stream signs of life while the worker keeps the connection open."""
         request.query()
         worker = request.path["name"]
-        held = await presence.open_presence(self._node, request.caller, worker)
+        held = presence.open_presence(self._node, request.caller, worker)
         return Stream(_pieces(worker, held))
 
 
