@@ -11,7 +11,8 @@ import pytest
 from fairlane.core.leases import CONNECTION_GONE
 from fairlane.engine.commands import Beat, Complete
 from fairlane.engine.presence_commands import ClosePresence, OpenPresence, ReclaimGone
-from fairlane.store.node_lock import key_of
+from fairlane.store import node_lock
+from fairlane.store.node_lock import NodeLock, key_of
 from fairlane.store.tables import nodes as node_table
 from tests.fakes.waiting import WAIT_SECONDS
 from tests.store.scheduler import NODE, Scheduler, lease_request
@@ -19,7 +20,7 @@ from tests.store.scheduler import NODE, Scheduler, lease_request
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlane.store.base import Announcement, Store
+    from fairlane.store.base import Announcement, Row, Store
 
 OTHER = "node_2"
 WORKER = "worker-1"
@@ -206,3 +207,40 @@ def test_a_node_that_announces_no_lock_is_judged_by_its_leases_alone(
     assert locks[0].found.wait(WAIT_SECONDS)
     assert "node_old" not in locks[0].gone
     assert postgres_scheduler.ask(ReclaimGone(["node_old"])) == 0
+
+
+class Silent:
+    """A session whose connection has broken, and nobody has noticed."""
+
+    def __init__(self) -> None:
+        self.looked = threading.Event()
+        self.ended = threading.Event()
+
+    def run(self, name: str, /, **_: object) -> list[Row]:
+        if name == "node_lock":
+            return [(True,)]
+        if self.looked.is_set():
+            self.ended.wait(WAIT_SECONDS)
+        self.looked.set()
+        return []
+
+    def wait_for_end(self, seconds: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_a_node_that_is_not_certain_of_its_lock_announces_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise its leases are reclaimed again after each of its heartbeats."""
+    now = [100.0]
+    monkeypatch.setattr(node_lock, "_monotonic", lambda: now[0])
+    session = Silent()
+    lock = NodeLock(lambda: session, NODE, gone=lambda _: None, changed=lambda: None)
+    lock.start()
+    assert session.looked.wait(WAIT_SECONDS)
+    assert lock.key == key_of(NODE)
+    now[0] += node_lock.CERTAIN_SECONDS
+    assert lock.key is None
+    lock.close()
+    session.ended.set()

@@ -23,6 +23,9 @@ from fairlane.store.base import ConnectionLost, Row
 
 log = logging.getLogger("fairlane.store")
 
+# After so long without a look, nobody should rely on the lock: the session may be broken without
+# the process having noticed, for example when a network drops its packets.
+CERTAIN_SECONDS: Final = 2.0
 _RETRY_SECONDS: Final = 0.05
 _RETRY_SECONDS_MAX: Final = 1.0
 _monotonic: Final = SystemClock().monotonic
@@ -64,6 +67,7 @@ class NodeLock:
         self._changed = changed
         self._key = key_of(name)
         self._held = False
+        self._looked_at = 0.0
         self._returned = False
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fairlane-lock", daemon=True)
@@ -73,8 +77,11 @@ class NodeLock:
 
     @property
     def key(self) -> int | None:
-        """Return the number of the lock; None while this process does not hold it."""
-        return self._key if self._held else None
+        """Return the number of the lock; None while it is not certain that this process holds
+        it. Then the node is judged by its leases alone.
+        """
+        certain = self._held and _monotonic() - self._looked_at < CERTAIN_SECONDS
+        return self._key if certain else None
 
     def close(self) -> None:
         """Release the lock soon; this does not wait for it."""
@@ -108,6 +115,7 @@ class NodeLock:
                 # An earlier session of this process may hold it until the database notices its end.
                 owns = bool(connection.run("node_lock", lock_key=self._key)[0][0])
                 if owns:
+                    self._looked_at = _monotonic()
                     self._tell(held=True)
             missing = [
                 row[0]
@@ -121,7 +129,8 @@ class NodeLock:
                 self._tell(held=False)
                 return False
             others = [name for name in missing if name != self._name]
-            watch, gone = presence.look(watch, others, _monotonic())
+            self._looked_at = _monotonic()
+            watch, gone = presence.look(watch, others, self._looked_at)
             if gone and owns:
                 self._gone(gone)
             connection.wait_for_end(LOOK_SECONDS)
