@@ -9,6 +9,7 @@ import pytest
 from fairlane.core import events
 from fairlane.core.errors import InvalidRequest, LeaseLost, NeedsUnsatisfiable
 from fairlane.core.model import Task
+from fairlane.core.resources import Blocked
 from fairlane.engine.commands import Complete, Fail, Release, SetPolicy, Submit
 from fairlane.engine.reads import plan as planning
 from fairlane.engine.reads import resource_recount
@@ -354,6 +355,69 @@ def test_a_waiting_permit_goes_before_tasks_that_have_not_begun(world: World) ->
     settle = SettlePermit(run.seq, run.fencing_token, granted[0].id)
     (lease,) = world.apply(settle, waiting=[lease_request(9)]).grants
     assert [grant.task.id for grant in lease] == ["next"]
+
+
+def test_a_new_permit_does_not_overtake_one_that_waits(world: World) -> None:
+    world.submit("hold", "large", "small", "other")
+    hold, large, small, other = world.take(4, start=True)
+    held = world.ask(permit(hold, gpu={"mb": 6}))
+    waiting = permit(large, until=1e9, gpu={"mb": 8})
+    assert world.apply(waiting=[waiting]).grants == [[]]
+    refused = world.apply(permit(small, gpu={"mb": 1}), waiting=[waiting]).answers[0]
+    assert refused == PermitRefused(Blocked("gpu", "kept", None))
+    elsewhere = world.apply(permit(other, gpt={"tokens": 1}), waiting=[waiting]).answers[0]
+    assert isinstance(elsewhere, PermitGranted)
+    settle = SettlePermit(hold.seq, hold.fencing_token, held.id)
+    behind = permit(small, until=1e9, gpu={"mb": 1})
+    (first, second) = world.apply(settle, waiting=[waiting, behind]).grants
+    assert isinstance(first[0], PermitGranted)
+    assert second == []
+
+
+def test_nothing_is_kept_for_a_permit_that_no_longer_waits(world: World) -> None:
+    world.submit("hold", "large", "small")
+    hold, large, small = world.take(3, start=True)
+    world.ask(permit(hold, gpu={"mb": 6}))
+    assert world.apply(waiting=[permit(large, until=1e9, gpu={"mb": 8})]).grants == [[]]
+    assert isinstance(world.ask(permit(small, gpu={"mb": 1})), PermitGranted)
+
+
+def test_many_permits_wait_and_each_is_granted_once_in_order(world: World) -> None:
+    names = [f"t{number}" for number in range(100)]
+    world.submit(*names)
+    tasks = world.take(100, start=True)
+    held = world.ask(permit(tasks[0], gpu={"mb": 8}))
+    waiting = [permit(task, until=1e9, gpu={"mb": 8}) for task in tasks[1:]]
+    cancelled = waiting.pop(50)
+    served = []
+    while waiting:
+        settle = SettlePermit(held.task.seq, held.task.fencing_token, held.id)
+        grants = world.apply(settle, waiting=waiting).grants
+        ((first, (held,)),) = [
+            (request, found)
+            for request, found in zip(waiting, grants, strict=True)
+            if found and isinstance(found[0], PermitGranted)
+        ]
+        served.append(first.seq)
+        waiting.remove(first)
+    assert served == [task.seq for task in tasks[1:] if task.seq != cancelled.seq]
+
+
+def test_a_permit_in_the_middle_of_many_hears_that_its_lease_has_ended(world: World) -> None:
+    world.submit(*(f"t{number}" for number in range(80)))
+    tasks = world.take(80, start=True)
+    world.ask(permit(tasks[0], gpu={"mb": 8}))
+    waiting = [permit(task, until=1e9, gpu={"mb": 8}) for task in tasks[1:]]
+    assert not any(world.apply(waiting=waiting).grants)
+    ended = tasks[60]
+    grants = world.apply(Complete(ended.seq, ended.fencing_token), waiting=waiting).grants
+    (found,) = [
+        (request.seq, answer)
+        for request, answers in zip(waiting, grants, strict=True)
+        for answer in answers
+    ]
+    assert found[0] == ended.seq
+    assert isinstance(found[1], LeaseLost)
 
 
 def test_what_strangers_use_is_kept_free(world: World) -> None:

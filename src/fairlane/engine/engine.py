@@ -331,6 +331,8 @@ class Engine:
 
     def _run(self, tx: Transaction, batch: Sequence[Any], waiting: Sequence[Waiting]) -> Outcome:
         stepped_ms = self._take_in_step(tx)
+        if tx.accounts.kept and not any(isinstance(one, Permit) for one in waiting):
+            permits.wait(tx, [])
         answers: list[Any] = [None] * len(batch)
         by_verb: dict[type, list[int]] = {}
         for number, request in enumerate(batch):

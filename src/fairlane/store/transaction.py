@@ -141,6 +141,15 @@ class Transaction:
                 tasks[task.seq] = task
         return tasks
 
+    def known_task(self, seq: int) -> Task | None:
+        """Return a task if it is in memory."""
+        return self._tasks.get(seq) or self._cache.tasks.get(seq)
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other process writes, so that leased tasks stay in memory."""
+        return self._cache.alone
+
     def save_to_cache(self) -> None:
         """Cache tasks with open leases and counters for the next transaction, after the commit."""
         for seq, task in self._tasks.items():
