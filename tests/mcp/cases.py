@@ -225,6 +225,7 @@ _TASKS = {
     "stats": Case("stats", {}, queued),
     "attention": Case("attention", {}, queued),
     "workers": Case("workers", {}, queued),
+    "handlers": Case("handlers --window 1h", {"window": "1h"}, queued),
     "batch": Case("batch show {batch}", {"batchId": "{batch}"}, batched),
     "batches": Case("batch list --agent a1", {"agentId": "a1"}, batched),
     "cancel_batch": Case("batch cancel {batch}", {"batchId": "{batch}"}, batched),

@@ -104,7 +104,7 @@ async def read_only(client: Client) -> set[str]:
     """A tool that writes is not offered, is refused all the same, and does nothing."""
     tools = (await client.list_tools()).tools
     assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools)
-    assert {"show", "tasks", "policy_show"} <= {tool.name for tool in tools}
+    assert {"show", "tasks", "handlers"} <= {tool.name for tool in tools}
     error = await refused(client, "submit", handler="echo")
     assert error["code"] == "forbidden"
     assert error["details"] == {"tool": "submit", "scope": "submit"}

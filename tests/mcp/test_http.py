@@ -4,12 +4,21 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from mcp import MCPError
+from mcp import Client, MCPError
 
 from tests.cli.processes import running_server
 from tests.http.api import Api
 from tests.http.server import serving
-from tests.mcp.conversations import either_way, mistakes, over_http, read_only, refused, told, work
+from tests.mcp.conversations import (
+    either_way,
+    mistakes,
+    over_http,
+    read_only,
+    refused,
+    talking,
+    told,
+    work,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -55,6 +64,16 @@ async def test_an_agent_that_may_only_read(url: str, mode: str) -> None:
         await mistakes(client)
         with pytest.raises(MCPError, match="unknown tool 'shw'; did you mean show"):
             await client.call_tool("shw", {})
+
+
+async def test_a_client_chooses_its_tools_by_the_address(url: str) -> None:
+    async with talking(Client(f"{url}/mcp?tools=operate")) as client:
+        names = {tool.name for tool in (await client.list_tools()).tools}
+        assert {"tasks", "cron_list", "count_tasks"} <= names
+        assert "cancel" not in names  # the server only reads
+    async with talking(Client(f"{url}/mcp?tools=al")) as client:
+        with pytest.raises(MCPError, match="no tool set 'al'; did you mean all"):
+            await client.list_tools()
 
 
 async def test_waiters_are_answered_when_the_server_stops(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from mcp import Client
 
 from fairlane.cli import commands as parser
 from fairlane.client.methods import AsyncMethods
+from fairlane.core.errors import InvalidSettings
 from fairlane.core.submissions import TaskRequest
+from fairlane.mcp import toolsets
 from fairlane.mcp.calls import Calls
 from fairlane.mcp.schemas import arguments, schema_of
 from fairlane.mcp.server import INSTRUCTIONS, build
@@ -51,7 +54,6 @@ LEFT_OUT = {
     "queue_import": "is for a person who moves in",
     "cron_job_runs": "cron_runs does it with job",
     "history": "draws curves, for people",
-    "handlers": "is for operators; workers lists the handlers that can be used",
     "task_timeline": "draws a chart, for people",
     "batch_timeline": "draws a chart, for people",
     "resource_history": "draws curves, for people",
@@ -196,7 +198,7 @@ def test_tools_that_tell_what_tasks_contain_say_that_it_is_data() -> None:
 
 
 async def test_annotations_say_what_a_tool_may_do() -> None:
-    async with Client(build(_perform, writes=True)) as client:
+    async with Client(build(_perform, writes=True, sets=["all"])) as client:
         listed = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert set(listed) == {name for name, tool in TOOLS.items() if not tool.decides}
     cancel, show = listed["cancel"].annotations, listed["show"].annotations
@@ -217,6 +219,83 @@ async def test_deciding_for_a_person_needs_a_permission_of_its_own() -> None:
         listed = {tool.name for tool in (await client.list_tools()).tools}
     assert {"approve", "reject", "approvals"} <= listed
     assert "submit" not in listed
+
+
+# -------------------------------------------------------------------- sets
+
+# Measured on JSON schemas, a token has 3.5 to 4 characters.
+TOKENS_MAX = 2500
+CHARACTERS_PER_TOKEN = 3.5
+
+
+async def _listed(**options: Any) -> dict[str, Any]:
+    async with Client(build(_perform, **options)) as client:
+        return {tool.name: tool for tool in (await client.list_tools()).tools}
+
+
+@pytest.mark.parametrize("writes", [False, True], ids=["read", "submit"])
+async def test_the_tools_of_a_working_model_are_few_and_short(*, writes: bool) -> None:
+    tools = await _listed(writes=writes)
+    assert len(tools) == 12
+    shapes = [tool.model_dump(by_alias=True, exclude_none=True) for tool in tools.values()]
+    size = len(json.dumps(shapes, separators=(",", ":")))
+    assert size / CHARACTERS_PER_TOKEN < TOKENS_MAX
+    assert {"tasks", "show", "why", "wait", "output", "handlers"} <= set(tools)
+    assert ("submit" in tools) == writes
+
+
+async def test_a_set_is_listed_and_allows_what_it_lists() -> None:
+    read = await _listed(writes=False)
+    assert not any(TOOLS[name].writes for name in read)
+    submit = await _listed(writes=False, sets=["submit"])
+    assert {"submit", "submit_batch", "cancel"} <= set(submit)
+    both = await _listed(writes=False, sets=["submit", "operate"])
+    assert set(both) > set(submit) | set(read)
+    async with Client(build(_perform, writes=False, sets=["submit"])) as client:
+        allowed = await client.call_tool("submit", {"handler": 7})
+        refused = await client.call_tool("policy_set", {"document": {}})
+        unlisted = await client.call_tool("cron_list", {"limit": "many"})
+    codes = [one.structured_content["code"] for one in (allowed, refused, unlisted)]
+    assert codes == ["invalid_request", "forbidden", "invalid_request"]
+
+
+async def test_all_tools_are_listed_on_request_but_not_allowed_by_it() -> None:
+    everything = await _listed(writes=False, sets=["all"])
+    assert set(everything) == {name for name, tool in TOOLS.items() if not tool.writes}
+    assert everything["tasks"].input_schema == TOOLS["tasks"].schema
+    approving = await _listed(writes=False, sets=["approve"])
+    assert set(approving) == {"approvals", "approval"}
+
+
+@pytest.mark.parametrize("name", sorted(set(toolsets.SETS) - {"all"}))
+def test_a_short_schema_has_arguments_of_the_whole_one(name: str) -> None:
+    for tool in toolsets.members([name]).values():
+        short = toolsets.brief_schema(tool)
+        Draft202012Validator.check_schema(short)
+        assert short["properties"].keys() <= tool.schema["properties"].keys()
+        assert set(tool.schema.get("required", ())) <= short["properties"].keys()
+    for tool_name, kept in toolsets.COMMON.items():
+        assert set(kept) <= TOOLS[tool_name].schema["properties"].keys()
+
+
+def test_an_unknown_set_is_refused_with_the_nearest() -> None:
+    with pytest.raises(InvalidSettings, match="no tool set 'submt'; did you mean submit"):
+        toolsets.chosen("read,submt")
+
+
+def test_states_are_listed_for_a_model() -> None:
+    states = TOOLS["tasks"].schema["properties"]["state"]["items"]["enum"]
+    assert {"queued", "parked", "failed"} <= set(states)
+
+
+async def test_a_missing_argument_is_named() -> None:
+    async with Client(build(_perform, writes=False)) as client:
+        wrong = await client.call_tool("wait", {"id": "tsk_1"})
+    assert "taskId" in wrong.structured_content["error"]
+    assert "'id'" in wrong.structured_content["error"]
+
+
+# -------------------------------------------------------------------- refusals
 
 
 async def test_a_defect_is_reported_without_its_insides(caplog: pytest.LogCaptureFixture) -> None:

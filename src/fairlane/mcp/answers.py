@@ -33,14 +33,10 @@ class ToolAnswer(msgspec.Struct, frozen=True):
     failed: bool = False
 
 
-async def answer(
-    calls: Calls, tool: Tool, given: JsonMapping, *, writes: bool, decides: bool = False
-) -> ToolAnswer:
+async def answer(calls: Calls, tool: Tool, given: JsonMapping, *, allowed: bool) -> ToolAnswer:
     try:
-        if tool.decides and not decides:
-            raise _not_a_person(tool)
-        if tool.writes and not tool.decides and not writes:
-            raise _not_allowed(tool)
+        if not allowed:
+            raise _not_a_person(tool) if tool.decides else _not_allowed(tool)
         shape = await tool.verb(calls, **schemas.arguments(given, tool.arguments))
         if isinstance(shape, Response):
             shape = shape.to_dict()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import mcp_types as types
@@ -13,11 +13,22 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 
 from fairlane.core.access import CALLER
+from fairlane.core.errors import InvalidSettings
 from fairlane.core.policy import nearest
 from fairlane.mcp.answers import ToolAnswer, answer
 from fairlane.mcp.calls import Calls, Perform, PerformAs
 from fairlane.mcp.table import TOOLS
 from fairlane.mcp.tool import STRANGERS, Tool
+from fairlane.mcp.toolsets import (
+    ALL,
+    APPROVE,
+    READ,
+    SUBMIT,
+    brief_description,
+    brief_schema,
+    chosen,
+    members,
+)
 from fairlane.schema import wire
 from fairlane.version import __version__
 
@@ -31,28 +42,36 @@ INSTRUCTIONS: Final = (
 _READ_ONLY: Final = " This server is read-only."
 
 
-def build(perform: Perform, *, writes: bool, decides: bool = False) -> Server[object]:
-    """Return a server whose tools call `perform`. It lists and runs tools that write only with
-    `writes`, and tools that decide about approvals only with `decides`.
+def build(
+    perform: Perform, *, writes: bool, decides: bool = False, sets: Sequence[str] = ()
+) -> Server[object]:
+    """Return a server whose tools call `perform`. It runs tools that write only with `writes` or if
+    one of `sets` but `all` has them, and tools that decide about approvals only with `decides`.
+
+    It lists the tools of `sets` that it may run; without any, those for reading, or for submitting
+    if it may write.
     """
     calls = Calls(perform)
-    return _build(lambda _: calls, writes=writes, decides=decides)
+    granted = members(one for one in sets if one != ALL)  # but approve and reject: see `decides`
+    allowed = frozenset(
+        name
+        for name, tool in TOOLS.items()
+        if (decides if tool.decides else writes or not tool.writes or name in granted)
+    )
+    return _build(lambda _: calls, allowed, lambda _: sets)
 
 
 def _build(
-    calls_of: Callable[[Context], Calls], *, writes: bool, decides: bool = False
+    calls_of: Callable[[Context], Calls],
+    allowed: frozenset[str],
+    sets_of: Callable[[Context], Sequence[str]],
 ) -> Server[object]:
-    offered = {
-        name: tool
-        for name, tool in TOOLS.items()
-        if (decides if tool.decides else writes or not tool.writes)
-    }
-    listed = [_listed(tool) for tool in offered.values()]
+    writes = any(TOOLS[name].writes and not TOOLS[name].decides for name in allowed)
 
     async def list_tools(
-        _: Context, __: types.PaginatedRequestParams | None
+        context: Context, __: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=listed)
+        return types.ListToolsResult(tools=listed(allowed, sets_of(context)))
 
     async def call_tool(
         context: Context, params: types.CallToolRequestParams
@@ -60,9 +79,9 @@ def _build(
         tool = TOOLS.get(params.name)
         if tool is None:
             unknown = f"unknown tool {wire.one_line(params.name[:64])!r}"
-            raise MCPError(types.INVALID_PARAMS, f"{unknown}{nearest(params.name, offered)}")
+            raise MCPError(types.INVALID_PARAMS, f"{unknown}{nearest(params.name, allowed)}")
         result = await answer(
-            calls_of(context), tool, params.arguments or {}, writes=writes, decides=decides
+            calls_of(context), tool, params.arguments or {}, allowed=tool.name in allowed
         )
         return _called(tool, result)
 
@@ -71,7 +90,7 @@ def _build(
         version=__version__,
         title="Fairlane",
         instructions=INSTRUCTIONS if writes else INSTRUCTIONS + _READ_ONLY,
-        get_tool_input_schema=lambda name: offered[name].schema if name in offered else None,
+        get_tool_input_schema=lambda name: TOOLS[name].schema if name in allowed else None,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
     )
@@ -88,20 +107,45 @@ def over_http(perform_as: PerformAs, *, writes: bool) -> StreamableHTTPSessionMa
         assert context.request is not None
         return Calls(perform_as(context.request.scope[CALLER]))
 
+    def sets_of(context: Context) -> Sequence[str]:
+        assert context.request is not None
+        try:
+            return chosen(context.request.query_params.get("tools"))
+        except InvalidSettings as error:
+            raise MCPError(types.INVALID_PARAMS, error.message) from None
+
+    allowed = frozenset(
+        name for name, tool in TOOLS.items() if not tool.decides and (writes or not tool.writes)
+    )
     security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
     return StreamableHTTPSessionManager(
-        _build(calls_of, writes=writes),
+        _build(calls_of, allowed, sets_of),
         json_response=True,
         stateless=True,
         security_settings=security,
     )
 
 
-def _listed(tool: Tool) -> types.Tool:
+def listed(allowed: Collection[str], sets: Sequence[str]) -> list[types.Tool]:
+    """Return the tools of these sets that are allowed; by default those of the smallest set that
+    has something to do. A server that may decide about approvals also lists the tools for that.
+    """
+    writes = any(TOOLS[name].writes and not TOOLS[name].decides for name in allowed)
+    sets = sets or [SUBMIT if writes else READ]
+    if any(TOOLS[name].decides for name in allowed):
+        sets = [*sets, APPROVE]
+    return [
+        _listed(tool, brief=ALL not in sets)
+        for name, tool in members(sets).items()
+        if name in allowed
+    ]
+
+
+def _listed(tool: Tool, *, brief: bool) -> types.Tool:
     return types.Tool(
         name=tool.name,
-        description=tool.description,
-        input_schema=tool.schema,
+        description=brief_description(tool) if brief else tool.description,
+        input_schema=brief_schema(tool) if brief else tool.schema,
         annotations=types.ToolAnnotations(
             read_only_hint=not tool.writes,
             destructive_hint=tool.destructive,

@@ -14,7 +14,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Self, cast
 
 from mcp.server.stdio import stdio_server
@@ -29,9 +29,11 @@ _CHUNK_BYTES: Final = 65_536
 _LINES_AHEAD: Final = 16
 
 
-async def serve(perform: Perform, *, writes: bool, decides: bool = False) -> None:
+async def serve(
+    perform: Perform, *, writes: bool, decides: bool = False, sets: Sequence[str] = ()
+) -> None:
     """Serve until the input ends or SIGTERM arrives; calls in progress are then cancelled."""
-    server = build(perform, writes=writes, decides=decides)
+    server = build(perform, writes=writes, decides=decides, sets=sets)
     lines = Lines()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lines.end)
     try:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from fairlane.core.job_documents import JobDocument
+from fairlane.core.lifecycle import STATES
 from fairlane.core.retries import Backoff
 from fairlane.core.submissions import TaskRequest
 from fairlane.core.templates import TemplateDocument
@@ -22,6 +23,7 @@ from fairlane.schema.tasks import WAIT_ONCE
 
 _LANE: Final = {"name": "lane"}
 _STATES: Final = {"states": "state"}
+_STATE_NAMES: Final = {"state": {"items": {"type": "string", "enum": list(STATES)}}}
 _DECISION: Final = {
     "approval_id": "id of the approval",
     "hash_": "hash of the approval that the person saw, as the tool approval returns it",
@@ -55,6 +57,7 @@ _TASKS: Final = (
         "tasks",
         "List tasks, newest first, one page.",
         names=_STATES,
+        shapes=_STATE_NAMES,
         strangers=True,
     ),
     read("show", Calls.show, "show", "Show a task with its attempts.", strangers=True),
@@ -80,7 +83,7 @@ _TASKS: Final = (
         "events",
         Calls.list_events,
         "events",
-        "List events of one task (taskId) or of all, oldest first, one line each.",
+        "List events of one task (taskId) or of all, oldest first unless order is newest.",
         names={"types": "type"},
         without=frozenset({"last_event_id"}),
         lines="events",
@@ -125,6 +128,7 @@ _TASKS: Final = (
         "cancel",
         "Cancel all matching tasks; needs at least one filter. dryRun only counts them.",
         names=_STATES,
+        shapes=_STATE_NAMES,
         destructive=True,
         idempotent=True,
     ),
@@ -135,6 +139,7 @@ _TASKS: Final = (
         "operate",
         "Retry all matching failed or cancelled tasks; needs at least one filter.",
         names=_STATES,
+        shapes=_STATE_NAMES,
         open_world=True,
     ),
     write(
@@ -144,6 +149,7 @@ _TASKS: Final = (
         "operate",
         "Reset all matching parked tasks; needs at least one filter.",
         names=_STATES,
+        shapes=_STATE_NAMES,
         open_world=True,
     ),
     read("stats", Calls.stats, "stats", "Show how many tasks are queued, in flight and finished."),

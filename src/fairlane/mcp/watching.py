@@ -46,4 +46,10 @@ WATCHING: Final[tuple[Tool, ...]] = (
         "List workers and the handlers that can be used: where they run, who is silent.",
         strangers=True,
     ),
+    read(
+        "handlers",
+        Calls.handlers,
+        "handlers",
+        "List the handlers that workers offer now (offered), with runs, failures and durations.",
+    ),
 )

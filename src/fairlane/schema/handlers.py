@@ -78,10 +78,13 @@ class HandlersShown(Response, kw_only=True):
         list[AgentTimeShown], Meta(description="By total time of their runs, longest first")
     ]
     count: Annotated[int, Meta(description="Number of handlers")]
+    offered: Annotated[
+        list[str], Meta(description="Handlers that workers which are online offer, each once")
+    ]
 
 
 def handlers_shown(
-    window: str, first: int, last: int, totals: Mapping[Key, Totals]
+    window: str, first: int, last: int, totals: Mapping[Key, Totals], offered: list[str]
 ) -> HandlersShown:
     """Return totals by handler and by agent; `first` and `last` are hours since the epoch."""
     by_handler: dict[str, Totals] = {}
@@ -103,6 +106,7 @@ def handlers_shown(
             for name in _longest(by_agent)
         ],
         count=len(names),
+        offered=offered,
     )
 
 

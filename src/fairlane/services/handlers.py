@@ -5,6 +5,7 @@ from __future__ import annotations
 from fairlane.core.access import Caller
 from fairlane.core.handler_totals import HOUR_MS, Key, Totals, added
 from fairlane.core.model import HANDLER, capability_of
+from fairlane.core.workers import ONLINE, handler_names
 from fairlane.engine.writing_node import WritingNode
 from fairlane.schema import handlers as schema
 from fairlane.schema.handlers import HOURS, HandlersShown, handlers_shown
@@ -24,7 +25,9 @@ async def show_handlers(
     stored = await node.views.read(node.views.ask, handler_totals.since, first, agent, capability)
     here = {key: one for key, one in unstored.items() if _matches(key, first, agent, capability)}
     found: dict[Key, Totals] = added([stored, here])
-    return handlers_shown(request.window, first, last, found)
+    online = [one for one in await node.workers() if one.state == ONLINE]
+    offered = [name for name in handler_names(online, agent) if request.handler in (None, name)]
+    return handlers_shown(request.window, first, last, found, offered)
 
 
 def _matches(key: Key, first: int, agent: str | None, capability: str | None) -> bool:

@@ -259,7 +259,12 @@ def _is_import(file: str) -> bool:
 
 
 def _mcp_options(parser: Parser) -> None:
-    about = "also offer tools that make changes, not just read-only ones"
+    about = (
+        "tools to list, separated by commas: read, submit, operate, approve or all; submit and "
+        "operate also allow their tools (default: read, or submit with --allow-writes)"
+    )
+    parser.add_argument("--tools", metavar="SETS", help=about)
+    about = "allow all tools that make changes, not just read-only ones"
     parser.add_argument("--allow-writes", action="store_true", help=about)
     about = "also offer the tools that approve and reject, which decide for a person"
     parser.add_argument("--allow-approve", action="store_true", help=about)
@@ -276,12 +281,14 @@ def mcp(args: argparse.Namespace) -> int:
 
 
 async def _serve_mcp(args: argparse.Namespace) -> None:
-    from fairlane.mcp import stdio  # noqa: PLC0415 - part of an extra
+    from fairlane.mcp import stdio, toolsets  # noqa: PLC0415 - part of an extra
 
+    sets = toolsets.chosen(args.tools)
     writes: bool = args.allow_writes
-    side = server_side(args) if args.store is None else store_side(args.store, create=writes)
+    create = writes or toolsets.SUBMIT in sets
+    side = server_side(args) if args.store is None else store_side(args.store, create=create)
     async with side as perform:
-        await stdio.serve(perform, writes=writes, decides=args.allow_approve)
+        await stdio.serve(perform, writes=writes, decides=args.allow_approve, sets=sets)
 
 
 @contextlib.asynccontextmanager
