@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import subprocess
@@ -83,16 +84,15 @@ class Server:
         head = f"POST /tasks/stream HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n"
         head += "Content-Type: application/x-ndjson\r\nIdempotency-Key: bench\r\n"
         head += f"Content-Length: {len(lines)}\r\nConnection: close\r\n\r\n"
-        accepted = 0
         with socket.create_connection(("127.0.0.1", self.port), timeout=180) as connection:
             sending = threading.Thread(target=connection.sendall, args=(head.encode() + lines,))
             sending.start()
-            rest = b""
-            while piece := connection.recv(1 << 18):
+            response = http.client.HTTPResponse(connection, method="POST")
+            response.begin()
+            accepted, rest = 0, b""
+            while piece := response.read1(1 << 18):
                 *whole, rest = (rest + piece).split(b"\n")
-                accepted += sum(
-                    line.startswith(b'{"line"') and b'"taskId"' in line for line in whole
-                )
+                accepted += sum(b'"taskId"' in line for line in whole)
             sending.join()
         return accepted
 

@@ -118,7 +118,7 @@ def stream(tasks: int) -> Row:
 
 def idle_memory() -> Row:
     with sqlite_file() as url, fairlane_server(url) as server:
-        server.get("/health")
+        server.get("/scheduler/stats")
         time.sleep(1.0)
         return {"mb": round(server.rss_mb(), 1)}
 
