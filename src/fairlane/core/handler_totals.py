@@ -14,7 +14,7 @@ import msgspec
 
 from fairlane.core import lifecycle
 from fairlane.core.histogram import SPANS_MS
-from fairlane.core.model import Change, Task
+from fairlane.core.model import Change
 
 HOUR_MS: Final = 3_600_000
 KEPT_HOURS: Final = 8 * 24
@@ -95,16 +95,21 @@ class Counter:
         self._hour = 0
         self._pairs: set[tuple[str, str]] = set()
 
-    def count(self, changes: Iterable[Change], now: int) -> dict[Key, Totals]:
-        """Return the totals of changes at `now`. Hot path: each task passes here three times."""
+    def count(
+        self, changes: Iterable[Change], now: int, found: dict[Key, Totals] | None = None
+    ) -> dict[Key, Totals]:
+        """Add changes at `now` to the totals in `found`, and return those. Hot path: each task
+        passes here three times.
+        """
+        found = {} if found is None else found
         hour = now // HOUR_MS
         if hour != self._hour:
             self._hour, self._pairs = hour, set()
-        found: dict[tuple[str, str], Totals] = {}
         for change in changes:
             verb, after = change.verb, change.after
             if verb == lifecycle.LEASE:
-                totals = found.get((after.capability, after.agent)) or self._new(found, after)
+                key = (hour, after.capability, after.agent)
+                totals = found.get(key) or self._new(found, key)
                 totals.starts += 1
                 waited_ms = change.waited_ms
                 totals.waited_ms += waited_ms
@@ -112,7 +117,8 @@ class Counter:
                 if after.started_at != now and after.state == lifecycle.RUNNING:
                     self._begin(after.seq, now)
             elif verb in _ENDS:
-                totals = found.get((after.capability, after.agent)) or self._new(found, after)
+                key = (hour, after.capability, after.agent)
+                totals = found.get(key) or self._new(found, key)
                 if verb == lifecycle.COMPLETE:
                     totals.done += 1
                 else:
@@ -120,17 +126,17 @@ class Counter:
                 self._end(totals, change, now)
             elif verb == lifecycle.START and after.started_at != now:
                 self._begin(after.seq, now)
-        return {(hour, *pair): totals for pair, totals in found.items()}
+        return found
 
-    def _new(self, found: dict[tuple[str, str], Totals], task: Task) -> Totals:
-        pair = (task.capability, task.agent)
-        if pair not in self._pairs and len(self._pairs) >= PAIRS_MAX:
-            pair = (task.capability, OTHERS)
-            if pair in found:
-                return found[pair]
+    def _new(self, found: dict[Key, Totals], key: Key) -> Totals:
+        hour, capability, _ = key
+        if key[1:] not in self._pairs and len(self._pairs) >= PAIRS_MAX:
+            key = (hour, capability, OTHERS)
+            if key in found:
+                return found[key]
         else:
-            self._pairs.add(pair)
-        totals = found[pair] = Totals()
+            self._pairs.add(key[1:])
+        totals = found[key] = Totals()
         return totals
 
     def _begin(self, seq: int, now: int) -> None:

@@ -151,6 +151,8 @@ VERBS: Final[Mapping[type, Verb]] = {
     commands.Beat: nodes.beat,
 }
 
+_PLACES: Final = {kind: place for place, kind in enumerate(VERBS)}
+
 # Requests about a task that is leased.
 REPORTS: Final = (
     commands.Start,
@@ -337,12 +339,11 @@ class Engine:
         by_verb: dict[type, list[int]] = {}
         for number, request in enumerate(batch):
             by_verb.setdefault(type(request), []).append(number)
-        for kind, verb in VERBS.items():
-            numbers = by_verb.get(kind)
-            if numbers:
-                found = verb(tx, [batch[number] for number in numbers], tx.now)
-                for number, answer in zip(numbers, found, strict=True):
-                    answers[number] = answer
+        for kind in sorted(by_verb, key=_PLACES.__getitem__):
+            numbers = by_verb[kind]
+            found = VERBS[kind](tx, [batch[number] for number in numbers], tx.now)
+            for number, answer in zip(numbers, found, strict=True):
+                answers[number] = answer
         self._let_time_pass(tx)
         suspending.deliver(tx, tx.now)
         ticks.settle(tx, tx.now)
@@ -363,7 +364,7 @@ class Engine:
             tx.webhooks_due,
             tx.last_event,
             tx.wrote_output,
-            notify_others=self._concerns_others(tx),
+            notify_others=self.store.shared and self._concerns_others(tx),
             others_wrote=self._others_wrote,
             access=tx.access_changed,
             changes=tx.changes,

@@ -22,7 +22,9 @@ class HandlerTotals:
     def __init__(self) -> None:
         self.pending: dict[Key, Totals] = {}  # committed, but not stored
         self._counter = Counter()
-        self._new: dict[Key, Totals] = {}  # of the current batch
+        # The changes of the current batch and their time, unless it stores them.
+        self._changes: Sequence[Change] = ()
+        self._now = 0
         self._writing = False
         self._save_at = self._next_save_at = 0.0
         self._hour = self._newest_hour = 0
@@ -30,31 +32,31 @@ class HandlerTotals:
     def save(
         self, connection: Connection, changes: Sequence[Change], now: int, monotonic: float
     ) -> None:
-        """Count the changes of a batch before its commit, and store what is due."""
-        self._new = self._counter.count(changes, now) if changes else {}
-        self._writing = monotonic >= self._save_at and bool(self._new or self.pending)
-        if not self._writing:
+        """Store what is due, with the changes of a batch, before its commit."""
+        self._writing = False
+        self._changes, self._now = changes, now
+        if monotonic < self._save_at:
             return
-        due = added([self.pending, self._new])
+        new = self._counter.count(changes, now)
+        if not new and not self.pending:
+            return
+        due = added([self.pending, new])
         table.add(connection, due)
         self._newest_hour = max(key[0] for key in due)
         if self._newest_hour != self._hour:
             table.forget(connection, self._newest_hour - KEPT_HOURS)
         self._next_save_at = monotonic + SAVE_SECONDS
+        self._writing = True
 
     def hurry(self) -> None:
         """Store everything with the next commit: it is the last one of this process."""
         self._save_at = 0.0
 
     def committed(self) -> None:
-        """Note that the batch is committed."""
+        """Count the batch, which is committed."""
         if self._writing:
             self.pending = {}
             self._hour, self._save_at = self._newest_hour, self._next_save_at
-        else:
-            for key, one in self._new.items():
-                if key in self.pending:
-                    self.pending[key].add(one)
-                else:
-                    self.pending[key] = one
-        self._new, self._writing = {}, False
+        elif self._changes:
+            self._counter.count(self._changes, self._now, self.pending)
+        self._changes, self._writing = (), False
