@@ -29,9 +29,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, TypedDict, TypeVar, Unpack
+from typing import Literal, TypedDict, TypeVar, Unpack
 
 from fairlane.client.arguments import as_body, as_list, as_object, as_objects, as_raw, as_text
+from fairlane.core.json_types import JsonObject
 {imports}
 from fairlane.schema.operation import Operation, Request
 
@@ -66,8 +67,8 @@ NAMES: dict[type, str] = {
     inspect.IntType: "int",
     inspect.FloatType: "float",
     inspect.StrType: "str",
-    inspect.AnyType: "Any",
-    inspect.RawType: "Mapping[str, Any]",
+    inspect.AnyType: "object",
+    inspect.RawType: "Mapping[str, object]",
 }
 
 
@@ -83,7 +84,7 @@ def annotation(info: inspect.Type) -> str:
     if isinstance(info, inspect.DictType):
         return f"Mapping[{annotation(info.key_type)}, {annotation(info.value_type)}]"
     if isinstance(info, inspect.StructType):
-        return "Mapping[str, Any]"
+        return "Mapping[str, object]"
     if isinstance(info, inspect.LiteralType):
         return f"Literal[{', '.join(repr(word) for word in info.values)}]"
     return NAMES[type(info)]
@@ -202,7 +203,7 @@ def _returned(kind: Any) -> str:
     info = inspect.type_info(kind)
     if isinstance(info, inspect.StructType):
         return info.cls.__name__
-    return str(kind).replace("typing.", "")
+    return str(kind).replace("typing.", "").replace("dict[str, Any]", "JsonObject")
 
 
 def _converted(field: inspect.Field) -> str:

@@ -12,7 +12,7 @@ import contextlib
 import inspect
 from collections.abc import Coroutine, Generator
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
 from fairlane import config
@@ -112,7 +112,7 @@ class StoreClient(BaseClient):
             if not self._closed:  # closing the runner has closed the stream
                 self._run(close())
 
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def _run(self, coroutine: Coroutine[object, None, T]) -> T:
         """Run a coroutine. Close it if Ctrl-C came before it started, to avoid a warning."""
         try:
             return self._runner.run(coroutine)

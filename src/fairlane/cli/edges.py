@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fairlane.config import Settings
 from fairlane.core.access import Caller
@@ -21,7 +21,7 @@ from fairlane.services import catalog
 T = TypeVar("T")
 
 
-def run(serving: Coroutine[Any, Any, T]) -> T:
+def run(serving: Coroutine[object, None, T]) -> T:
     """Run a process of the server on the fastest event loop there is."""
     try:
         import uvloop  # noqa: PLC0415 - not on every system, and slow to import

@@ -107,7 +107,7 @@ class Front:
 
     # ---------------------------------------------------------------- the parent
 
-    def _heard(self, items: Sequence[tuple[int, Any]]) -> None:
+    def _heard(self, items: Sequence[tuple[int, object]]) -> None:
         for number, value in items:
             if isinstance(value, News):
                 self.node.hear(value)

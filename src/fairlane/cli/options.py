@@ -34,7 +34,7 @@ Group = argparse._ActionsContainer  # noqa: SLF001 - a parser, or a group of its
 
 def _checked(
     pattern: str, expected: str, convert: Callable[[str], Any], least: float = 0
-) -> Callable[[str], Any]:
+) -> Callable[[str], object]:
     """Return a type of options: the text must match the pattern and be at least `least`."""
 
     def read(text: str) -> Any:
@@ -119,7 +119,7 @@ def text_pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def pair(text: str) -> tuple[str, Any]:
+def pair(text: str) -> tuple[str, object]:
     """Return a name and a value, which is JSON if it can be read as JSON, and text otherwise."""
     name, value = text_pair(text)
     found = parsed(value)

@@ -82,7 +82,7 @@ def _plain(value: Any) -> Any:
     return as_text(value) if isinstance(value, datetime) else as_list(as_object(value))
 
 
-def given(**fields: Any) -> JsonObject:
+def given(**fields: object) -> JsonObject:
     """Return the fields that have a value, by their JSON names."""
     return {
         json_name(name): value

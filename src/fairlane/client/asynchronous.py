@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 from fairlane.client import transport
 from fairlane.client.base import (
@@ -133,7 +133,7 @@ class AsyncClient(AsyncBaseClient):
         return _decoded(self._stream(TASK_OUTPUT, NamedTask(task_id)), until="end")
 
     async def _stream(
-        self, operation: Operation[Q, Any], request: Q, last_id: str = ""
+        self, operation: Operation[Q, R], request: Q, last_id: str = ""
     ) -> AsyncGenerator[sse.SseEvent, None]:
         """Yield the events of a route, over as many connections as needed."""
         path, asked = bound(operation, request)

@@ -12,7 +12,7 @@ from collections.abc import (
     Iterable,
     Sequence,
 )
-from typing import Any, Final, Literal, Self, TypedDict, Unpack, overload
+from typing import Final, Literal, Self, TypedDict, Unpack, overload
 
 from fairlane.client import bulk
 from fairlane.client.arguments import as_list, refuse_unknown
@@ -183,14 +183,14 @@ class AsyncBaseClient(AsyncMethods):
     @overload
     def output(
         self, task_id: str, *, follow: Literal[False] = False
-    ) -> Coroutine[Any, Any, TaskOutput]: ...
+    ) -> Coroutine[object, None, TaskOutput]: ...
 
     @overload
     def output(self, task_id: str, *, follow: Literal[True]) -> AsyncShapes: ...
 
     def output(
         self, task_id: str, *, follow: bool = False
-    ) -> Coroutine[Any, Any, TaskOutput] | AsyncShapes:
+    ) -> Coroutine[object, None, TaskOutput] | AsyncShapes:
         """Return the text that the newest attempt has produced so far.
 
         With `follow`, iterate over the text of all attempts, piece by piece, until the task has

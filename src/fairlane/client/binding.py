@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import quote
 
 from fairlane.client.transport import Asked
 from fairlane.schema.operation import Operation, Request, query_text
 
 Q = TypeVar("Q", bound=Request)
+R = TypeVar("R")
 
 
-def bound(operation: Operation[Q, Any], request: Q) -> tuple[str, Asked]:
+def bound(operation: Operation[Q, R], request: Q) -> tuple[str, Asked]:
     """Return the path of a call and its other parts. Fields at their default are left out."""
     given = operation.given(request)
     path = {name: quote(value, safe="") for name, value in given["path"].items()}

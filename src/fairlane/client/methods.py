@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, TypedDict, TypeVar, Unpack
+from typing import Literal, TypedDict, TypeVar, Unpack
 
 from fairlane.client.arguments import as_body, as_list, as_object, as_objects, as_raw, as_text
+from fairlane.core.json_types import JsonObject
 from fairlane.core.submissions import TaskRequest
 from fairlane.schema.access import WHOAMI, Identity, ShowIdentity
 from fairlane.schema.approvals import (
@@ -408,11 +409,11 @@ class TaskFields(TypedDict, total=False):
     selector: str | None
     handler: str | None
     instruction: str | None
-    params: Mapping[str, Any] | None
-    metadata: Mapping[str, Any] | None
-    llm_config: Mapping[str, Any] | None
+    params: Mapping[str, object] | None
+    metadata: Mapping[str, object] | None
+    llm_config: Mapping[str, object] | None
     depends_on: Sequence[str] | None
-    retry_policy: Mapping[str, Any] | None
+    retry_policy: Mapping[str, object] | None
     timeout_ms: int | None
     preemptible: bool | None
     key: str | None
@@ -427,7 +428,7 @@ class TaskFields(TypedDict, total=False):
     run_at: str | datetime | None
     delay_ms: int | None
     callback_url: str | None
-    approval: Mapping[str, Any] | None
+    approval: Mapping[str, object] | None
 
 
 class Methods(ABC):
@@ -479,7 +480,7 @@ class Methods(ABC):
         decision: Literal["approve", "reject"],
         hash: str,
         *,
-        answer: Mapping[str, Any] | None = None,
+        answer: Mapping[str, object] | None = None,
         comment: str | None = None,
     ) -> ApprovalStatus:
         """Approve or reject; the hash identifies the version that the person saw.
@@ -529,7 +530,7 @@ class Methods(ABC):
         *,
         token: int | None = None,
         detail: str | None = None,
-        form: Mapping[str, Any] | None = None,
+        form: Mapping[str, object] | None = None,
         approvers: Sequence[str] | None = None,
         count: int | None = None,
         expires_ms: int | None = None,
@@ -626,7 +627,7 @@ class Methods(ABC):
         request = BatchRequest(batch_id=batch_id)
         return self.perform(CANCEL_BATCH, request)
 
-    def create_cron_job(self, document: Mapping[str, Any]) -> CronJob | CronJobPage:
+    def create_cron_job(self, document: Mapping[str, object]) -> CronJob | CronJobPage:
         """Create a cron job, which submits a task on a schedule.
 
         Args:
@@ -665,7 +666,7 @@ class Methods(ABC):
         request = CronJobRequest(job=job)
         return self.perform(CRON_JOB, request)
 
-    def update_cron_job(self, job: str, document: Mapping[str, Any]) -> CronJob:
+    def update_cron_job(self, job: str, document: Mapping[str, object]) -> CronJob:
         """Change fields of a cron job.
 
         Args:
@@ -793,7 +794,7 @@ class Methods(ABC):
         return self.perform(EFFECT_LEASE, request)
 
     def resolve_effect(
-        self, task_id: str, name: str, *, happened: bool, value: Any = None
+        self, task_id: str, name: str, *, happened: bool, value: object = None
     ) -> EffectResolved:
         """Say whether an effect with an unknown outcome happened; its task runs again.
 
@@ -1101,7 +1102,7 @@ class Methods(ABC):
     def report_leases(
         self,
         worker: str,
-        reports: Sequence[Mapping[str, Any]] = (),
+        reports: Sequence[Mapping[str, object]] = (),
         *,
         lanes: Sequence[str] | None = None,
         handlers: Sequence[str] | None = None,
@@ -1159,12 +1160,12 @@ class Methods(ABC):
         *,
         token: int | None = None,
         ttl_ms: int | None = None,
-        progress: Any = None,
+        progress: object = None,
         output: str | None = None,
         part: int | None = None,
-        permits: Sequence[Mapping[str, Any]] | None = None,
-        closed: Mapping[str, Mapping[str, Any]] | None = None,
-        observed: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+        permits: Sequence[Mapping[str, object]] | None = None,
+        closed: Mapping[str, Mapping[str, object]] | None = None,
+        observed: Mapping[str, Mapping[str, Mapping[str, object]]] | None = None,
         inbox_after: str | None = None,
     ) -> LeaseRenewed:
         """Extend a lease, and report progress and output.
@@ -1215,7 +1216,7 @@ class Methods(ABC):
         name: str,
         *,
         token: int | None = None,
-        value: Any = None,
+        value: object = None,
         number: int | None = None,
     ) -> StepRecorded:
         """Record the result of a step; later runs of the task get it with their lease.
@@ -1236,10 +1237,10 @@ class Methods(ABC):
         lease_id: str,
         *,
         token: int | None = None,
-        result: Any = None,
+        result: object = None,
         usage: Mapping[str, Mapping[str, int | float | str]] | None = None,
-        closed: Mapping[str, Mapping[str, Any]] | None = None,
-        observed: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+        closed: Mapping[str, Mapping[str, object]] | None = None,
+        observed: Mapping[str, Mapping[str, Mapping[str, object]]] | None = None,
     ) -> LeaseCompleted:
         """Report that a leased task is done; safe to repeat.
 
@@ -1271,8 +1272,8 @@ class Methods(ABC):
         retry_after_ms: int | None = None,
         traceback: str | None = None,
         usage: Mapping[str, Mapping[str, int | float | str]] | None = None,
-        closed: Mapping[str, Mapping[str, Any]] | None = None,
-        observed: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+        closed: Mapping[str, Mapping[str, object]] | None = None,
+        observed: Mapping[str, Mapping[str, Mapping[str, object]]] | None = None,
     ) -> LeaseReleased:
         """Report that a leased task has failed, which spends one attempt.
 
@@ -1306,8 +1307,8 @@ class Methods(ABC):
         *,
         token: int | None = None,
         usage: Mapping[str, Mapping[str, int | float | str]] | None = None,
-        closed: Mapping[str, Mapping[str, Any]] | None = None,
-        observed: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+        closed: Mapping[str, Mapping[str, object]] | None = None,
+        observed: Mapping[str, Mapping[str, Mapping[str, object]]] | None = None,
     ) -> LeaseReleased:
         """Release a lease: the task is queued again and no attempt is spent.
 
@@ -1334,7 +1335,7 @@ class Methods(ABC):
         *,
         token: int | None = None,
         wait_ms: int = 0,
-        settle: Mapping[str, Any] | None = None,
+        settle: Mapping[str, object] | None = None,
     ) -> PermitStatus:
         """Reserve resources for one call of a running task, and wait until there is room.
 
@@ -1361,8 +1362,8 @@ class Methods(ABC):
         *,
         token: int | None = None,
         usage: Mapping[str, Mapping[str, int | float | str]] | None = None,
-        closed: Mapping[str, Mapping[str, Any]] | None = None,
-        observed: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+        closed: Mapping[str, Mapping[str, object]] | None = None,
+        observed: Mapping[str, Mapping[str, Mapping[str, object]]] | None = None,
     ) -> PermitSettled:
         """Report what a call under a permit used; safe to repeat.
 
@@ -1395,7 +1396,7 @@ class Methods(ABC):
 
     def set_policy(
         self,
-        document: Mapping[str, Any],
+        document: Mapping[str, object],
         *,
         note: str | None = None,
         author: str | None = None,
@@ -1423,7 +1424,7 @@ class Methods(ABC):
 
     def patch_policy(
         self,
-        document: Mapping[str, Any],
+        document: Mapping[str, object],
         *,
         note: str | None = None,
         author: str | None = None,
@@ -1449,7 +1450,7 @@ class Methods(ABC):
         )
         return self.perform(PATCH_POLICY, request)
 
-    def check_policy(self, document: Mapping[str, Any], *, patch: bool = False) -> PolicyChecked:
+    def check_policy(self, document: Mapping[str, object], *, patch: bool = False) -> PolicyChecked:
         """Check a policy document: its problems, or what it would change; changes nothing.
 
         Args:
@@ -1537,11 +1538,11 @@ class Methods(ABC):
         workflow: str | None = None,
         repo: str | None = None,
         priority: int | str | None = None,
-        inputs: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, object] | None = None,
         note: str | None = None,
         agent: str | None = None,
         needs: Mapping[str, Mapping[str, int | float | str]] | None = None,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Add an entry to the queue.
 
         Args:
@@ -1588,7 +1589,7 @@ class Methods(ABC):
         request = ListEntries(status=status, limit=limit, cursor=cursor)
         return self.perform(QUEUE_LIST, request)
 
-    def queue_show(self, entry_id: str) -> dict[str, Any]:
+    def queue_show(self, entry_id: str) -> JsonObject:
         """Show a queue entry.
 
         Args:
@@ -1606,7 +1607,7 @@ class Methods(ABC):
         request = DrainEntries(limit=limit)
         return self.perform(QUEUE_DRAIN, request)
 
-    def queue_import(self, document: Mapping[str, Any]) -> EntriesImported:
+    def queue_import(self, document: Mapping[str, object]) -> EntriesImported:
         """Import a queue file: all of its entries or none.
 
         Args:
@@ -1623,7 +1624,7 @@ class Methods(ABC):
         return self.perform(QUEUE_POLICY, request)
 
     def set_queue_policy(
-        self, settings: Mapping[str, Any], *, actor: str | None = None
+        self, settings: Mapping[str, object], *, actor: str | None = None
     ) -> QueuePolicyShown:
         """Change rules of the queue.
 
@@ -1840,13 +1841,13 @@ class Methods(ABC):
         message_id: str | None = None,
         sent_at: str | datetime | None = None,
         handler: str | None = None,
-        media: Sequence[Any] | None = None,
+        media: Sequence[object] | None = None,
         no_merge: bool | None = None,
         lane: str | None = None,
         priority: int | Literal["critical", "high", "low", "normal"] | None = None,
         callback_url: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        llm_config: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, object] | None = None,
+        llm_config: Mapping[str, object] | None = None,
         timeout_ms: int | None = None,
         needs: Mapping[str, Mapping[str, int | float | str]] | None = None,
         idempotency_key: str | None = None,
@@ -1946,7 +1947,7 @@ class Methods(ABC):
     def suspend_lease(
         self,
         lease_id: str,
-        until: Mapping[str, Any],
+        until: Mapping[str, object],
         *,
         token: int | None = None,
         name: str | None = None,
@@ -1966,7 +1967,7 @@ class Methods(ABC):
         )
         return self.perform(SUSPEND_LEASE, request)
 
-    def send_signal(self, task_id: str, name: str, *, value: Any = None) -> SignalSent:
+    def send_signal(self, task_id: str, name: str, *, value: object = None) -> SignalSent:
         """Send a value to a task; a run that waits for the signal continues with it.
 
         Args:
@@ -1992,7 +1993,7 @@ class Methods(ABC):
 
     def submit_batch(
         self,
-        tasks: Sequence[Mapping[str, Any]],
+        tasks: Sequence[Mapping[str, object]],
         *,
         parallelism: int | None = None,
         agent: str | None = None,
@@ -2472,7 +2473,7 @@ class Methods(ABC):
 
     def submit_lines(
         self,
-        tasks: Sequence[Mapping[str, Any]],
+        tasks: Sequence[Mapping[str, object]],
         *,
         first_line: int = 1,
         idempotency_key: str | None = None,
@@ -2489,7 +2490,7 @@ class Methods(ABC):
         )
         return self.perform(SUBMIT_LINES, request)
 
-    def create_template(self, document: Mapping[str, Any]) -> TemplateDetail:
+    def create_template(self, document: Mapping[str, object]) -> TemplateDetail:
         """Create a template: an instruction with parameters.
 
         Args:
@@ -2520,7 +2521,7 @@ class Methods(ABC):
         request = TemplateRequest(template_id=template_id)
         return self.perform(TEMPLATE, request)
 
-    def update_template(self, template_id: str, document: Mapping[str, Any]) -> TemplateDetail:
+    def update_template(self, template_id: str, document: Mapping[str, object]) -> TemplateDetail:
         """Change fields of a template.
 
         Args:
@@ -2542,9 +2543,9 @@ class Methods(ABC):
     def use_template(
         self,
         template_id: str,
-        params: Mapping[str, Any] | None = None,
+        params: Mapping[str, object] | None = None,
         *,
-        overrides: Mapping[str, Any] | None = None,
+        overrides: Mapping[str, object] | None = None,
         submit: bool | None = None,
         idempotency_key: str | None = None,
     ) -> TemplateSubmitted | TemplateFilled:
@@ -2826,7 +2827,7 @@ class AsyncMethods(ABC):
         decision: Literal["approve", "reject"],
         hash: str,
         *,
-        answer: Mapping[str, Any] | None = None,
+        answer: Mapping[str, object] | None = None,
         comment: str | None = None,
     ) -> ApprovalStatus:
         """Approve or reject; the hash identifies the version that the person saw.
@@ -2876,7 +2877,7 @@ class AsyncMethods(ABC):
         *,
         token: int | None = None,
         detail: str | None = None,
-        form: Mapping[str, Any] | None = None,
+        form: Mapping[str, object] | None = None,
         approvers: Sequence[str] | None = None,
         count: int | None = None,
         expires_ms: int | None = None,
@@ -2973,7 +2974,7 @@ class AsyncMethods(ABC):
         request = BatchRequest(batch_id=batch_id)
         return await self.perform(CANCEL_BATCH, request)
 
-    async def create_cron_job(self, document: Mapping[str, Any]) -> CronJob | CronJobPage:
+    async def create_cron_job(self, document: Mapping[str, object]) -> CronJob | CronJobPage:
         """Create a cron job, which submits a task on a schedule.
 
         Args:
@@ -3012,7 +3013,7 @@ class AsyncMethods(ABC):
         request = CronJobRequest(job=job)
         return await self.perform(CRON_JOB, request)
 
-    async def update_cron_job(self, job: str, document: Mapping[str, Any]) -> CronJob:
+    async def update_cron_job(self, job: str, document: Mapping[str, object]) -> CronJob:
         """Change fields of a cron job.
 
         Args:
@@ -3140,7 +3141,7 @@ class AsyncMethods(ABC):
         return await self.perform(EFFECT_LEASE, request)
 
     async def resolve_effect(
-        self, task_id: str, name: str, *, happened: bool, value: Any = None
+        self, task_id: str, name: str, *, happened: bool, value: object = None
     ) -> EffectResolved:
         """Say whether an effect with an unknown outcome happened; its task runs again.
 
@@ -3448,7 +3449,7 @@ class AsyncMethods(ABC):
     async def report_leases(
         self,
         worker: str,
-        reports: Sequence[Mapping[str, Any]] = (),
+        reports: Sequence[Mapping[str, object]] = (),
         *,
         lanes: Sequence[str] | None = None,
         handlers: Sequence[str] | None = None,
@@ -3506,12 +3507,12 @@ class AsyncMethods(ABC):
         *,
         token: int | None = None,
         ttl_ms: int | None = None,
-        progress: Any = None,
+        progress: object = None,
         output: str | None = None,
         part: int | None = None,
-        permits: Sequence[Mapping[str, Any]] | None = None,
-        closed: Mapping[str, Mapping[str, Any]] | None = None,
-        observed: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+        permits: Sequence[Mapping[str, object]] | None = None,
+        closed: Mapping[str, Mapping[str, object]] | None = None,
+        observed: Mapping[str, Mapping[str, Mapping[str, object]]] | None = None,
         inbox_after: str | None = None,
     ) -> LeaseRenewed:
         """Extend a lease, and report progress and output.
@@ -3562,7 +3563,7 @@ class AsyncMethods(ABC):
         name: str,
         *,
         token: int | None = None,
-        value: Any = None,
+        value: object = None,
         number: int | None = None,
     ) -> StepRecorded:
         """Record the result of a step; later runs of the task get it with their lease.
@@ -3583,10 +3584,10 @@ class AsyncMethods(ABC):
         lease_id: str,
         *,
         token: int | None = None,
-        result: Any = None,
+        result: object = None,
         usage: Mapping[str, Mapping[str, int | float | str]] | None = None,
-        closed: Mapping[str, Mapping[str, Any]] | None = None,
-        observed: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+        closed: Mapping[str, Mapping[str, object]] | None = None,
+        observed: Mapping[str, Mapping[str, Mapping[str, object]]] | None = None,
     ) -> LeaseCompleted:
         """Report that a leased task is done; safe to repeat.
 
@@ -3618,8 +3619,8 @@ class AsyncMethods(ABC):
         retry_after_ms: int | None = None,
         traceback: str | None = None,
         usage: Mapping[str, Mapping[str, int | float | str]] | None = None,
-        closed: Mapping[str, Mapping[str, Any]] | None = None,
-        observed: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+        closed: Mapping[str, Mapping[str, object]] | None = None,
+        observed: Mapping[str, Mapping[str, Mapping[str, object]]] | None = None,
     ) -> LeaseReleased:
         """Report that a leased task has failed, which spends one attempt.
 
@@ -3653,8 +3654,8 @@ class AsyncMethods(ABC):
         *,
         token: int | None = None,
         usage: Mapping[str, Mapping[str, int | float | str]] | None = None,
-        closed: Mapping[str, Mapping[str, Any]] | None = None,
-        observed: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+        closed: Mapping[str, Mapping[str, object]] | None = None,
+        observed: Mapping[str, Mapping[str, Mapping[str, object]]] | None = None,
     ) -> LeaseReleased:
         """Release a lease: the task is queued again and no attempt is spent.
 
@@ -3681,7 +3682,7 @@ class AsyncMethods(ABC):
         *,
         token: int | None = None,
         wait_ms: int = 0,
-        settle: Mapping[str, Any] | None = None,
+        settle: Mapping[str, object] | None = None,
     ) -> PermitStatus:
         """Reserve resources for one call of a running task, and wait until there is room.
 
@@ -3708,8 +3709,8 @@ class AsyncMethods(ABC):
         *,
         token: int | None = None,
         usage: Mapping[str, Mapping[str, int | float | str]] | None = None,
-        closed: Mapping[str, Mapping[str, Any]] | None = None,
-        observed: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+        closed: Mapping[str, Mapping[str, object]] | None = None,
+        observed: Mapping[str, Mapping[str, Mapping[str, object]]] | None = None,
     ) -> PermitSettled:
         """Report what a call under a permit used; safe to repeat.
 
@@ -3742,7 +3743,7 @@ class AsyncMethods(ABC):
 
     async def set_policy(
         self,
-        document: Mapping[str, Any],
+        document: Mapping[str, object],
         *,
         note: str | None = None,
         author: str | None = None,
@@ -3770,7 +3771,7 @@ class AsyncMethods(ABC):
 
     async def patch_policy(
         self,
-        document: Mapping[str, Any],
+        document: Mapping[str, object],
         *,
         note: str | None = None,
         author: str | None = None,
@@ -3797,7 +3798,7 @@ class AsyncMethods(ABC):
         return await self.perform(PATCH_POLICY, request)
 
     async def check_policy(
-        self, document: Mapping[str, Any], *, patch: bool = False
+        self, document: Mapping[str, object], *, patch: bool = False
     ) -> PolicyChecked:
         """Check a policy document: its problems, or what it would change; changes nothing.
 
@@ -3888,11 +3889,11 @@ class AsyncMethods(ABC):
         workflow: str | None = None,
         repo: str | None = None,
         priority: int | str | None = None,
-        inputs: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, object] | None = None,
         note: str | None = None,
         agent: str | None = None,
         needs: Mapping[str, Mapping[str, int | float | str]] | None = None,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Add an entry to the queue.
 
         Args:
@@ -3939,7 +3940,7 @@ class AsyncMethods(ABC):
         request = ListEntries(status=status, limit=limit, cursor=cursor)
         return await self.perform(QUEUE_LIST, request)
 
-    async def queue_show(self, entry_id: str) -> dict[str, Any]:
+    async def queue_show(self, entry_id: str) -> JsonObject:
         """Show a queue entry.
 
         Args:
@@ -3957,7 +3958,7 @@ class AsyncMethods(ABC):
         request = DrainEntries(limit=limit)
         return await self.perform(QUEUE_DRAIN, request)
 
-    async def queue_import(self, document: Mapping[str, Any]) -> EntriesImported:
+    async def queue_import(self, document: Mapping[str, object]) -> EntriesImported:
         """Import a queue file: all of its entries or none.
 
         Args:
@@ -3974,7 +3975,7 @@ class AsyncMethods(ABC):
         return await self.perform(QUEUE_POLICY, request)
 
     async def set_queue_policy(
-        self, settings: Mapping[str, Any], *, actor: str | None = None
+        self, settings: Mapping[str, object], *, actor: str | None = None
     ) -> QueuePolicyShown:
         """Change rules of the queue.
 
@@ -4191,13 +4192,13 @@ class AsyncMethods(ABC):
         message_id: str | None = None,
         sent_at: str | datetime | None = None,
         handler: str | None = None,
-        media: Sequence[Any] | None = None,
+        media: Sequence[object] | None = None,
         no_merge: bool | None = None,
         lane: str | None = None,
         priority: int | Literal["critical", "high", "low", "normal"] | None = None,
         callback_url: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        llm_config: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, object] | None = None,
+        llm_config: Mapping[str, object] | None = None,
         timeout_ms: int | None = None,
         needs: Mapping[str, Mapping[str, int | float | str]] | None = None,
         idempotency_key: str | None = None,
@@ -4297,7 +4298,7 @@ class AsyncMethods(ABC):
     async def suspend_lease(
         self,
         lease_id: str,
-        until: Mapping[str, Any],
+        until: Mapping[str, object],
         *,
         token: int | None = None,
         name: str | None = None,
@@ -4317,7 +4318,7 @@ class AsyncMethods(ABC):
         )
         return await self.perform(SUSPEND_LEASE, request)
 
-    async def send_signal(self, task_id: str, name: str, *, value: Any = None) -> SignalSent:
+    async def send_signal(self, task_id: str, name: str, *, value: object = None) -> SignalSent:
         """Send a value to a task; a run that waits for the signal continues with it.
 
         Args:
@@ -4343,7 +4344,7 @@ class AsyncMethods(ABC):
 
     async def submit_batch(
         self,
-        tasks: Sequence[Mapping[str, Any]],
+        tasks: Sequence[Mapping[str, object]],
         *,
         parallelism: int | None = None,
         agent: str | None = None,
@@ -4823,7 +4824,7 @@ class AsyncMethods(ABC):
 
     async def submit_lines(
         self,
-        tasks: Sequence[Mapping[str, Any]],
+        tasks: Sequence[Mapping[str, object]],
         *,
         first_line: int = 1,
         idempotency_key: str | None = None,
@@ -4840,7 +4841,7 @@ class AsyncMethods(ABC):
         )
         return await self.perform(SUBMIT_LINES, request)
 
-    async def create_template(self, document: Mapping[str, Any]) -> TemplateDetail:
+    async def create_template(self, document: Mapping[str, object]) -> TemplateDetail:
         """Create a template: an instruction with parameters.
 
         Args:
@@ -4872,7 +4873,7 @@ class AsyncMethods(ABC):
         return await self.perform(TEMPLATE, request)
 
     async def update_template(
-        self, template_id: str, document: Mapping[str, Any]
+        self, template_id: str, document: Mapping[str, object]
     ) -> TemplateDetail:
         """Change fields of a template.
 
@@ -4895,9 +4896,9 @@ class AsyncMethods(ABC):
     async def use_template(
         self,
         template_id: str,
-        params: Mapping[str, Any] | None = None,
+        params: Mapping[str, object] | None = None,
         *,
-        overrides: Mapping[str, Any] | None = None,
+        overrides: Mapping[str, object] | None = None,
         submit: bool | None = None,
         idempotency_key: str | None = None,
     ) -> TemplateSubmitted | TemplateFilled:

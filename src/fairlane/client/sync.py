@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator
-from typing import Any, Final, Unpack
+from typing import Final, Unpack
 
 from fairlane.client import transport
 from fairlane.client.base import BaseClient, Shape, Shapes, pop_after
@@ -80,7 +80,7 @@ class Client(BaseClient):
         return _decoded(self._stream(TASK_OUTPUT, NamedTask(task_id)), until="end")
 
     def _stream(
-        self, operation: Operation[Q, Any], wanted: Q, last_id: str = ""
+        self, operation: Operation[Q, R], wanted: Q, last_id: str = ""
     ) -> Generator[sse.SseEvent, None, None]:
         """Return a stream that is connected, so that nothing after this call is missed."""
         path, asked = bound(operation, wanted)

@@ -14,7 +14,7 @@ from fairlane.core import errors
 from fairlane.core.errors import FairlaneError, InvalidSettings, Unreachable
 from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.schema import wire
-from fairlane.schema.operation import Operation
+from fairlane.schema.operation import Operation, Request
 from fairlane.version import __version__
 
 DEFAULT_URL: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
@@ -29,6 +29,7 @@ _ERRORS: Final[Sequence[type[FairlaneError]]] = (
     errors.StoreMismatch,
     errors.OperatorError,
 )
+Q = TypeVar("Q", bound=Request)
 R = TypeVar("R")
 
 _BY_CODE: Final = {error.code: error for error in _ERRORS}
@@ -98,7 +99,7 @@ def build(
     timeout_seconds: float,
     wait_ms: int = 0,
     query: JsonMapping | None = None,
-    body: Any = None,
+    body: object = None,
     headers: Mapping[str, str] | None = None,
     idempotency_key: str | None = None,
     last_event_id: str | None = None,
@@ -144,7 +145,7 @@ def understood(answer: ClientResponse, where: str) -> JsonObject:
     return shape
 
 
-def decoded(answer: ClientResponse, where: str, operation: Operation[Any, R]) -> R:
+def decoded(answer: ClientResponse, where: str, operation: Operation[Q, R]) -> R:
     """Return the response of an operation as its type. Raise the error that it contains."""
     if answer.status < 400:
         try:

@@ -31,7 +31,7 @@ _ENDED: Final = {
 _OPEN: Final = ("pending", "queued", "running", "waiting_dependency")
 _TABLES: Final = ("tasks", "task_results", "task_templates")
 
-Cells = dict[str, Any]  # a row of the file, by column
+Cells = JsonObject  # a row of the file, by column
 Check = Callable[[str], None]
 
 

@@ -122,7 +122,7 @@ def _schedule(one: JsonObject) -> JsonObject:
     return dict(_given(found, ("kind", *mine)))
 
 
-def _given(fields: JsonObject, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+def _given(fields: JsonObject, names: tuple[str, ...]) -> Iterator[tuple[str, object]]:
     for name in names:
         if name == "kind" or fields[name] not in (None, ""):
             yield name, fields[name]

@@ -11,8 +11,8 @@ value in and a value out; the engine decides under the write lock, so two decisi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -28,7 +28,7 @@ from fairlane.core.errors import (
     OwnTask,
 )
 from fairlane.core.forms import Form
-from fairlane.core.json_types import JsonObject
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.secrets import mask_secrets
 from fairlane.core.types import YEAR_MS, json_name
 from fairlane.core.validation import DEPTH_MAX, Problem, too_deep
@@ -367,7 +367,7 @@ def decide(
     voter: Voter,
     decision: str,
     *,
-    answer: Mapping[str, Any] | None,
+    answer: JsonMapping | None,
     comment: str | None,
     given_hash: str,
     body: str | None,
@@ -414,9 +414,7 @@ def _closed(approval: Approval, now: int) -> ApprovalClosed | None:
     )
 
 
-def _checked_answer(
-    approval: Approval, decision: str, answer: Mapping[str, Any] | None
-) -> str | None:
+def _checked_answer(approval: Approval, decision: str, answer: JsonMapping | None) -> str | None:
     """Return the answer to store as JSON text. Raise `InvalidRequest` with every problem."""
     if decision == REJECT:
         if answer:

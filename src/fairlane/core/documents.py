@@ -16,7 +16,7 @@ import msgspec
 
 from fairlane.core.json_types import JsonMapping, JsonObject
 
-Check = Callable[[Any], str | None]
+Check = Callable[[object], str | None]
 Path = tuple[str, ...]
 
 # Spells "no limit" in a patch, where null means the default.

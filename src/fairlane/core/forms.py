@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from fairlane.core.json_types import JsonObject
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.policy import nearest
 from fairlane.core.types import json_name
 from fairlane.core.validation import Problem
@@ -249,7 +249,7 @@ _A: Final = {
 }
 
 
-def filled(form: Form, answer: Mapping[str, Any] | None) -> JsonObject:
+def filled(form: Form, answer: JsonMapping | None) -> JsonObject:
     """Return the answer with the defaults of the fields that it leaves out."""
     found = dict(answer or {})
     for name, field in form.properties.items():
@@ -258,7 +258,7 @@ def filled(form: Form, answer: Mapping[str, Any] | None) -> JsonObject:
     return found
 
 
-def answer_problems(form: Form, answer: Mapping[str, Any]) -> list[Problem]:
+def answer_problems(form: Form, answer: JsonMapping) -> list[Problem]:
     """Return every problem of an answer whose defaults are filled in."""
     found = [
         Problem(f"answer.{name}", f"missing required field 'answer.{name}'")

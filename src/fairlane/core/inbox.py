@@ -93,7 +93,7 @@ class _MessageParts(msgspec.Struct, rename=json_name):
     """The parts of a request that are about messages."""
 
     instruction: str | None = None
-    params: dict[str, Any] | None = None
+    params: JsonObject | None = None
     media: list[Any] | None = None
     metadata: JsonObject | None = None
     steer: bool = False

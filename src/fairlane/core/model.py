@@ -9,12 +9,13 @@ so the garbage collector skips them (`gc=False`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from fairlane.core import lifecycle
 from fairlane.core.approvals import ApprovalRequest
+from fairlane.core.json_types import JsonObject
 from fairlane.core.sessions import MessageSettings
 
 ACTION: Final = "action"
@@ -84,7 +85,7 @@ class Submission(msgspec.Struct, frozen=True, gc=False):
     preemptible: bool = False
     message: Message | None = None
     once: bool = False
-    needs: dict[str, dict[str, Any]] | None = None
+    needs: dict[str, JsonObject] | None = None
     approval: ApprovalRequest | None = None
     submitter: str | None = None
     child_of: str | None = None

@@ -62,7 +62,7 @@ class LanePolicy(msgspec.Struct, frozen=True, rename="camel"):
     lease_ttl_ms: int | None = None
     max_releases: int | None = 100
     auto_reclaim: bool = True
-    needs: dict[str, Any] | None = None
+    needs: JsonObject | None = None
 
 
 class KindPolicy(msgspec.Struct, frozen=True, rename="camel"):
@@ -75,7 +75,7 @@ class KindPolicy(msgspec.Struct, frozen=True, rename="camel"):
     max_backoff_ms: int = 60_000
     jitter: float = 0.0
     when_spent: str = "fail"
-    needs: dict[str, Any] | None = None
+    needs: JsonObject | None = None
 
 
 class AgentPolicy(msgspec.Struct, frozen=True, rename="camel"):
@@ -184,7 +184,7 @@ class Policy(msgspec.Struct, frozen=True, rename="camel"):
         settings = self.agents.get(agent)
         return settings.weight if settings else 1.0
 
-    def needs(self, own: Mapping[str, Any] | None, kind: str, lane: str) -> dict[str, Any] | None:
+    def needs(self, own: JsonMapping | None, kind: str, lane: str) -> JsonObject | None:
         """Return what a task needs: its own needs, then its lane's, then its kind's."""
         usual, of_lane = self.kinds[kind].needs, self.lanes[lane].needs
         if not (own or usual or of_lane):

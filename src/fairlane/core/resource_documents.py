@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 from zoneinfo import available_timezones
 
 from fairlane.core import amounts, limits, moments
 from fairlane.core.documents import nearest, quote_key
 from fairlane.core.errors import InvalidRequest, NeedsUnsatisfiable
-from fairlane.core.json_types import JsonObject
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.resources import (
     LEVELS,
     LIMITS_MAX,
@@ -107,7 +107,7 @@ def check_needs(value: object) -> str | None:
 
 
 def needs_problems(
-    path: str, needs: Mapping[str, Mapping[str, Any]], declared: Mapping[str, ResourcePolicy]
+    path: str, needs: Mapping[str, JsonMapping], declared: Mapping[str, ResourcePolicy]
 ) -> list[str]:
     """Return the problems of well-formed needs that do not match the declared resources."""
     try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Mapping
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -21,6 +21,7 @@ from fairlane.core import amounts, limits, moments
 from fairlane.core.amounts import Written
 from fairlane.core.documents import nearest
 from fairlane.core.errors import InvalidRequest, NeedsUnsatisfiable
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.limits import Limit, LimitState
 
 WAIT: Final = "wait"
@@ -122,9 +123,9 @@ def _kind(one: LimitPolicy) -> str:
 # -------------------------------------------------------------------- needs
 
 
-def merged_needs(*written: Mapping[str, Any] | None) -> dict[str, Any]:
+def merged_needs(*written: JsonMapping | None) -> JsonObject:
     """Return needs of several sources; for each resource the last source counts."""
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     for needs in written:
         if needs:
             found.update(needs)
@@ -132,7 +133,7 @@ def merged_needs(*written: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def read_needs(
-    needs: Mapping[str, Mapping[str, Any]],
+    needs: Mapping[str, JsonMapping],
     declared: Mapping[str, ResourcePolicy],
     path: str = "needs",
 ) -> Needs:
@@ -206,7 +207,7 @@ def _refuse_unsatisfiable(needed: Mapping[str, int], policy: ResourcePolicy, pla
 
 
 def read_usage(
-    usage: Mapping[str, Mapping[str, Any]], reserved: Mapping[str, Mapping[str, int]]
+    usage: Mapping[str, JsonMapping], reserved: Mapping[str, Mapping[str, int]]
 ) -> Needs:
     """Return reported use in micro-units. Raise `InvalidRequest` for unreserved units."""
     found: Needs = {}

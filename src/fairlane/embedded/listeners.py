@@ -12,14 +12,14 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fairlane.core.json_types import JsonObject
 from fairlane.worker.executors.threads import DaemonThreads
 
 log = logging.getLogger("fairlane.listeners")
 
-Listener = Callable[[JsonObject], Any]
+Listener = Callable[[JsonObject], object]
 L = TypeVar("L", bound=Listener)
 Events = AsyncGenerator[JsonObject, None]
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from fairlane.core.errors import FairlaneError
+from fairlane.core.json_types import JsonObject
 
 _PLAIN: Final = ""
 _LIST: Final = "[]"
@@ -93,7 +94,7 @@ def _decoder(tag: str) -> tuple[type[FairlaneError] | None, msgspec.msgpack.Deco
         raise ValueError(f"{tag!r} is not a type of this package")
     kind = getattr(importlib.import_module(module), name)
     if issubclass(kind, FairlaneError):
-        return kind, msgspec.msgpack.Decoder(dict[str, Any])
+        return kind, msgspec.msgpack.Decoder(JsonObject)
     if not issubclass(kind, msgspec.Struct):
         raise TypeError(f"{tag!r} is neither a struct nor an error")
     return None, msgspec.msgpack.Decoder(kind)

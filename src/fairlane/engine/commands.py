@@ -5,7 +5,7 @@ Each docstring names the answer; any command may be answered with a `FairlaneErr
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -182,13 +182,16 @@ class AppendOutput(msgspec.Struct, frozen=True, gc=False, tag=True):
     trusted: bool = True
 
 
+LeaseCommand = Start | Renew | AppendOutput | Checkpoint | Complete | Fail | Release
+
+
 class Report(msgspec.Struct, frozen=True, gc=False):
     """Answer: a list with the answer to each report, or its error. They are applied in their order.
 
     With `agent`, only leases of that agent's tasks are known.
     """
 
-    reports: list[Start | Renew | AppendOutput | Checkpoint | Complete | Fail | Release]
+    reports: list[LeaseCommand]
     agent: str | None = None
 
 
@@ -596,4 +599,4 @@ class UseSecret(msgspec.Struct, frozen=True):
         return "UseSecret(…)"
 
 
-Answer = Task | PolicyChange | Template | Job | RunRecord | list[Any] | int | str | None
+Answer = Task | PolicyChange | Template | Job | RunRecord | list[object] | int | str | None

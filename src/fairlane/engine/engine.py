@@ -176,7 +176,7 @@ GRACE_SECONDS: Final = 10.0
 class Outcome(msgspec.Struct):
     """The effects of a committed batch, for parts of the node that did not request it."""
 
-    answers: list[Any]
+    answers: list[object]
     grants: list[list[Any]]  # of each waiting request: grants, or the answer to a permit
     ended_tasks: list[Task]
     runs_to_stop: list[Key]  # runs of this node whose tasks have ended without them
@@ -335,7 +335,7 @@ class Engine:
         stepped_ms = self._take_in_step(tx)
         if tx.accounts.kept and not any(isinstance(one, Permit) for one in waiting):
             permits.wait(tx, [])
-        answers: list[Any] = [None] * len(batch)
+        answers: list[object] = [None] * len(batch)
         by_verb: dict[type, list[int]] = {}
         for number, request in enumerate(batch):
             by_verb.setdefault(type(request), []).append(number)

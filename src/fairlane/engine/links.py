@@ -13,7 +13,7 @@ import itertools
 import logging
 import socket
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -26,7 +26,7 @@ _UNSENT_BYTES_MAX: Final = 1 << 20  # beyond this the link is full
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(list[tuple[int, str, msgspec.Raw]])
 
-Heard = Callable[[list[tuple[int, Any]]], None]
+Heard = Callable[[list[tuple[int, object]]], None]
 
 
 class Link(asyncio.Protocol):
@@ -40,7 +40,7 @@ class Link(asyncio.Protocol):
         self,
         heard: Heard,
         lost: Callable[[], None],
-        late: Callable[[Any], None] = lambda _: None,
+        late: Callable[[object], None] = lambda _: None,
         drained: Callable[[], None] = lambda: None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -52,8 +52,8 @@ class Link(asyncio.Protocol):
         self._drained = drained
         self._transport: asyncio.Transport | None = None
         self._numbers = itertools.count(1)
-        self._asked: dict[int, asyncio.Future[Any]] = {}
-        self._outgoing: list[tuple[int, str, Any]] = []
+        self._asked: dict[int, asyncio.Future[object]] = {}
+        self._outgoing: list[tuple[int, str, object]] = []
         self._received = bytearray()
 
     async def open(self, end: socket.socket) -> None:
@@ -67,7 +67,7 @@ class Link(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def ask(self, value: object) -> tuple[int, asyncio.Future[Any]]:
+    def ask(self, value: object) -> tuple[int, asyncio.Future[object]]:
         """Send a request. Return its number and a future of the answer."""
         number, future = next(self._numbers), self.loop.create_future()
         if self.closed:
@@ -112,7 +112,7 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        heard: list[tuple[int, Any]] = []
+        heard: list[tuple[int, object]] = []
         while len(self._received) >= _SIZE_BYTES:
             end = _SIZE_BYTES + int.from_bytes(self._received[:_SIZE_BYTES], "big")
             if len(self._received) < end:
@@ -163,7 +163,7 @@ class Link(asyncio.Protocol):
             frame = _encoder.encode([one for one in map(self._encodable, outgoing) if one])
         self._transport.write(len(frame).to_bytes(_SIZE_BYTES, "big") + frame)
 
-    def _encodable(self, item: tuple[int, str, Any]) -> tuple[int, str, Any] | None:
+    def _encodable(self, item: tuple[int, str, object]) -> tuple[int, str, object] | None:
         """Return the item; in place of one that cannot be encoded, its failure."""
         number = item[0]
         try:

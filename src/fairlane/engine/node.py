@@ -148,7 +148,7 @@ class Node:
         """Explain why a task does not run yet."""
         raise NotImplementedError
 
-    def submit(self, request: Submit | UseTemplate | Enqueue) -> Coroutine[Any, Any, list[Any]]:
+    def submit(self, request: Submit | UseTemplate | Enqueue) -> Coroutine[object, None, list[Any]]:
         """Return a task or an error per submission."""
         if self.draining:
             raise stopping()

@@ -5,10 +5,9 @@ Each docstring names the answer; any command may be answered with a `FairlaneErr
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
+from fairlane.core.json_types import JsonObject
 from fairlane.core.model import Task
 from fairlane.core.resources import Blocked
 
@@ -25,9 +24,9 @@ class ResourceReport(msgspec.Struct, frozen=True):
     amounts that providers reported. Amounts are as written, by resource and unit.
     """
 
-    usage: dict[str, dict[str, Any]] | None = None
+    usage: dict[str, JsonObject] | None = None
     closed: dict[str, Closing] | None = None
-    observed: dict[str, dict[str, Any]] | None = None
+    observed: dict[str, JsonObject] | None = None
 
 
 class Permit(msgspec.Struct, frozen=True):
@@ -40,7 +39,7 @@ class Permit(msgspec.Struct, frozen=True):
 
     seq: int
     fencing_token: int
-    needs: dict[str, dict[str, Any]]
+    needs: dict[str, JsonObject]
     until: float | None = None
     settles: int | None = None
     report: ResourceReport | None = None

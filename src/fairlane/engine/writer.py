@@ -160,7 +160,7 @@ class Writer:
         with contextlib.suppress(StoreUnavailable):
             self._post([_of_thread(request)])
 
-    def ask_all_and_wait(self, requests: Sequence[Any]) -> list[Any]:
+    def ask_all_and_wait(self, requests: Sequence[object]) -> list[object]:
         """Return the answers to several requests at once; errors are answers here."""
         tickets = [_of_thread(request) for request in requests]
         self._post(tickets)
@@ -170,7 +170,7 @@ class Writer:
             answers.append(ticket.future.result() if error is None else error)
         return answers
 
-    def take(self, asked: Iterable[tuple[object, Any]], loop: asyncio.AbstractEventLoop) -> None:
+    def take(self, asked: Iterable[tuple[object, object]], loop: asyncio.AbstractEventLoop) -> None:
         """Queue requests of another process, with the replies that are used like futures."""
         now = self.engine.clock.monotonic()
         tickets = [Ticket(request, reply, loop, now) for request, reply in asked]
@@ -423,7 +423,9 @@ class Writer:
         except Exception:
             log.exception("the listener for commits failed")
 
-    def _take_out(self, served: list[tuple[Ticket, list[Any]]]) -> list[tuple[Ticket, list[Any]]]:
+    def _take_out(
+        self, served: list[tuple[Ticket, list[object]]]
+    ) -> list[tuple[Ticket, list[object]]]:
         """Remove the served leases; release what was granted to withdrawn ones."""
         gone = {id(ticket) for ticket, _ in served}
         with self._wake:

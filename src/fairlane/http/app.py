@@ -6,7 +6,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final
+from typing import Final
 
 from fairlane.core.access import Caller
 from fairlane.core.errors import FairlaneError, NotFound
@@ -89,7 +89,7 @@ class HttpApp:
                 pattern = re.compile(_PARAMETER.sub(r"(?P<\1>[^/\\0]+)", path))
                 self._patterns.setdefault(_family(path), []).append((pattern, methods))
 
-    def __call__(self, request: HttpRequest) -> Coroutine[Any, Any, Answer | Stream]:
+    def __call__(self, request: HttpRequest) -> Coroutine[object, None, Answer | Stream]:
         """Return the response to a request, with its body as bytes."""
         tracer = self._node.tracer
         return self._answer(request) if tracer is None else self._traced(tracer, request)

@@ -28,7 +28,7 @@ class Driver:
     )
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None]
+        self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[object, None, None]
     ) -> None:
         self._loop = loop
         self._coroutine = coroutine

@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Final
+from typing import Final
 
 from fairlane.core.errors import OperatorError
 from fairlane.mcp.calls import PerformAs
 from fairlane.schema import wire
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Scope = MutableMapping[str, object]
+Receive = Callable[[], Awaitable[MutableMapping[str, object]]]
+Send = Callable[[MutableMapping[str, object]], Awaitable[None]]
 Handle = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 PATH: Final = "/mcp"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final
+from typing import Final
 
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
@@ -32,7 +32,7 @@ from fairlane.mcp.toolsets import (
 from fairlane.schema import wire
 from fairlane.version import __version__
 
-Context = ServerRequestContext[Any]
+Context = ServerRequestContext[object]
 
 INSTRUCTIONS: Final = (
     "Fairlane schedules tasks. Submit a task with submit, follow it with wait and show; tasks "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta, field
@@ -192,7 +192,7 @@ def approval_outcome(one: Approval) -> ApprovalOutcome:
     return ApprovalOutcome(**_outcome(one))
 
 
-def _outcome(one: Approval) -> dict[str, Any]:
+def _outcome(one: Approval) -> JsonObject:
     return {
         "id": one.id,
         "state": one.state,

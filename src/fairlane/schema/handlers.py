@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
 from msgspec import Meta
 
 from fairlane.core.access import Scope
 from fairlane.core.handler_totals import HOUR_MS, OTHERS, Key, Totals
 from fairlane.core.histogram import percentile
+from fairlane.core.json_types import JsonObject
 from fairlane.core.model import HANDLER
 from fairlane.core.types import Moment
 from fairlane.schema.operation import GET, Operation, Request, Response, one_of
@@ -129,7 +130,7 @@ def _handler(
     )
 
 
-def _facts(one: Totals) -> dict[str, Any]:
+def _facts(one: Totals) -> JsonObject:
     return {
         "starts": one.starts,
         "done": one.done,

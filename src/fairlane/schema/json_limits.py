@@ -203,7 +203,7 @@ def _named(path: str) -> str:
     return f"field '{path}'" if path else "the body"
 
 
-class _Pairs(list[tuple[str, Any]]):
+class _Pairs(list[tuple[str, object]]):
     """An object with all its pairs, duplicate keys included."""
 
 

@@ -50,7 +50,7 @@ def describe(
     }
 
 
-def _types(operation: AnyOperation) -> list[Any]:
+def _types(operation: AnyOperation) -> list[object]:
     others = [one for one in (_body_type(operation), operation.item) if one is not None]
     return [*operation.responses, *_parameter_types(operation), *others]
 
@@ -76,7 +76,7 @@ def _subclasses(kind: type[Response]) -> Iterator[type[Response]]:
 
 def _operation(
     operation: AnyOperation,
-    known: Mapping[Any, Schema],
+    known: Mapping[object, Schema],
     components: JsonMapping,
     statuses: Mapping[str, int],
 ) -> Schema:

@@ -322,7 +322,7 @@ class Operation(Generic[Q, R]):
         return self.statuses.get(type(response), self.status)
 
     @functools.cached_property
-    def responses(self) -> dict[Any, int]:
+    def responses(self) -> dict[type, int]:
         """Return the status of each response type."""
         return {self.response: self.status, **self.statuses}
 
@@ -384,7 +384,7 @@ def query_text(value: object) -> object:
 
 
 Marker = Header | Query | WholeBody | RawBody | Nulls
-_PLACES: Final[Mapping[Any, str]] = {
+_PLACES: Final[Mapping[object, str]] = {
     Header: "header",
     Query: "query",
     WholeBody: "document",

@@ -138,7 +138,7 @@ class TaskStatus(Response, kw_only=True):
         str | None, Meta(description="Why a task that is ready cannot start: no worker can run it")
     ] = None
     progress: Annotated[
-        Any, Meta(description="What a running task reported last about its progress")
+        object, Meta(description="What a running task reported last about its progress")
     ] = None
     approval: Annotated[
         ApprovalOutcome | None, Meta(description="The decision that the task waits for or needed")

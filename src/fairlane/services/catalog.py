@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -61,7 +61,7 @@ _SCALARS: Final = (
     inspect.LiteralType,
 )
 
-SERVICES: Final[dict[str, Service[Any, Any]]] = REGISTERED
+SERVICES: Final = REGISTERED
 
 
 async def perform(node: Node, caller: Caller, operation: Operation[Q, R], request: Q) -> R:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
 
@@ -20,6 +20,7 @@ from fairlane.core.model import Task
 from fairlane.engine.commands import (
     AppendOutput,
     Grant,
+    LeaseCommand,
     Release,
     Renew,
     Report,
@@ -73,7 +74,8 @@ _OPTIONAL: Final = [
 ]
 _INTERNAL: Final = "internal_error"
 
-Parsed = tuple[str | None, list[Any] | FairlaneError]  # the lease, and its commands or an error
+# The lease, and its commands or an error.
+Parsed = tuple[str | None, list[LeaseCommand] | FairlaneError]
 
 
 @implements(schema.REPORT_LEASES, undo=give_back, sent=keep)
@@ -93,7 +95,7 @@ async def report(node: Node, caller: Caller, request: ReportLeases) -> LeasesRep
             "the server is stopping; lease from another one or try again later",
             retry_after_ms=1000,
         )
-    answers: list[Any] = []
+    answers: list[object] = []
     try:
         if commands:
             answers = await _applied(node, commands, caller.agent)
@@ -116,12 +118,12 @@ async def _abandon(node: Node, leasing: asyncio.Future[Sequence[Grant]]) -> None
         node.writer.give_back(leasing.result())
 
 
-async def _applied(node: Node, commands: list[Any], agent: str | None) -> list[Any]:
+async def _applied(node: Node, commands: list[LeaseCommand], agent: str | None) -> list[object]:
     """Return the answer to each command. If one of them breaks the transaction, apply them one by
     one: a damaged task must not keep a worker from reporting on others.
     """
     try:
-        answers: list[Any] = await node.writer.ask(Report(commands, agent))
+        answers: list[object] = await node.writer.ask(Report(commands, agent))
     except FairlaneError:
         raise
     except Exception:
@@ -148,7 +150,7 @@ def _parsed(raw: msgspec.Raw) -> Parsed:
         return name, error
 
 
-def _commands(one: LeaseReport) -> list[Any]:
+def _commands(one: LeaseReport) -> list[LeaseCommand]:
     key = lease_key(one.lease_id, one.token)
     verb, fields = one.verb, _FIELDS[one.verb]
     for field in _OPTIONAL:
@@ -173,7 +175,7 @@ def _required(field: str, value: str | None) -> str:
     return value
 
 
-def _outcomes(parsed: Sequence[Parsed], answers: Any) -> list[ReportOutcome]:
+def _outcomes(parsed: Sequence[Parsed], answers: Iterator[object]) -> list[ReportOutcome]:
     """Return the outcome of each report. That of a renewal with output is an error if either is."""
     found = []
     for name, commands in parsed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -13,6 +13,7 @@ from fairlane.engine.node import Node
 from fairlane.schema.operation import Operation, Request
 
 Q = TypeVar("Q", bound=Request)
+R = TypeVar("R")
 
 CHARACTERS_MIN: Final = 6
 SHOWN_MAX: Final = 5
@@ -29,7 +30,7 @@ _PREFIXES: Final = {
 }
 
 
-async def expanded(node: Node, caller: Caller, operation: Operation[Q, Any], request: Q) -> Q:
+async def expanded(node: Node, caller: Caller, operation: Operation[Q, R], request: Q) -> Q:
     """Return the request with whole ids in place of short ones.
 
     Raise `InvalidRequest` if several begin so. An id that is not found stays: the service says so.

@@ -82,7 +82,7 @@ def _numbers(kind: int, code: str, values: Sequence[float | None]) -> bytes:
     count = len(values)
     head = _HEAD.pack(1, 1, kind, count, 1)
     if None not in values:
-        items: list[Any] = [_NUMBER_BYTES] * (2 * count)
+        items: list[object] = [_NUMBER_BYTES] * (2 * count)
         items[1::2] = values
         return head + struct.pack(f"!{f'i{code}' * count}", *items)
     if values.count(None) == count:  # most columns are, of most batches

@@ -13,7 +13,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -38,6 +38,7 @@ from fairlane.worker.source import Assignment, LeaseSource
 log = logging.getLogger("fairlane.worker")
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 UNLIMITED: Final = 10_000
 # While the tasks of one request are being started, the other waits for the next commit.
@@ -205,7 +206,7 @@ class _Run:
             self.task.cancel()
 
 
-class _Reports:
+class _Reports(Generic[R]):
     """Reports of a run, collected for a moment before they are sent.
 
     A report that the store does not accept after several tries is dropped: reports are only
@@ -217,12 +218,12 @@ class _Reports:
     def __init__(self, assignment: Assignment, source: LeaseSource) -> None:
         self._assignment = assignment
         self._source = source
-        self._pending: list[Any] = []
+        self._pending: list[R] = []
         self._parts = itertools.count()
         self._ending = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
 
-    def add(self, report: Any) -> None:
+    def add(self, report: R) -> None:
         self._pending.append(report)
         if self._sending is None or self._sending.done():
             self._sending = asyncio.create_task(self._send())
@@ -245,24 +246,24 @@ class _Reports:
                 level = logging.DEBUG if isinstance(error, StoreUnavailable) else logging.WARNING
                 log.log(level, "a report about task %s was dropped: %s", task_id, error)
 
-    def _taken(self) -> list[Any]:
+    def _taken(self) -> list[R]:
         taken, self._pending = self._pending, []
         return taken
 
-    async def _keep(self, part: int, reports: Sequence[Any]) -> None:
+    async def _keep(self, part: int, reports: Sequence[R]) -> None:
         raise NotImplementedError
 
 
-class _Progress(_Reports):
+class _Progress(_Reports[object]):
     """Progress of a run; only the newest is sent."""
 
     pause_seconds = PROGRESS_SECONDS
 
-    async def _keep(self, part: int, reports: Sequence[Any]) -> None:  # noqa: ARG002 - see above
+    async def _keep(self, part: int, reports: Sequence[object]) -> None:  # noqa: ARG002 - see above
         await self._source.progress(self._assignment, reports[-1])
 
 
-class _Output(_Reports):
+class _Output(_Reports[str]):
     """Text that a run has produced. Text beyond the limit is dropped."""
 
     pause_seconds = OUTPUT_SECONDS
@@ -281,7 +282,7 @@ class _Output(_Reports):
         for start in range(0, len(text), _REPORT_CHARACTERS_MAX):
             super().add(text[start : start + _REPORT_CHARACTERS_MAX])
 
-    def _taken(self) -> list[Any]:
+    def _taken(self) -> list[str]:
         """Return as much text as one report may hold, however its characters are escaped."""
         sizes = itertools.accumulate(map(len, self._pending))
         count = max(1, sum(size <= _REPORT_CHARACTERS_MAX for size in sizes))

@@ -231,7 +231,7 @@ class EngineSource:
 
     def complete(
         self, assignment: Assignment, result: object, report: SettlementReport = NOTHING
-    ) -> Coroutine[Any, Any, None]:
+    ) -> Coroutine[object, None, None]:
         text = None if result is None else msgspec.json.encode(result).decode()
         found = _settled(report)
         return self._writer.ask(
@@ -414,7 +414,7 @@ def decisions(
     return {"approval": None if gate is None else gate.to_dict(), "answers": given}
 
 
-def _over(answer: Task | Exception) -> bool:
+def _over(answer: object) -> bool:
     """Return whether the work must stop: cancelled, past its deadline, pre-empted, or the lease is
     lost. While the store is unavailable, the work continues.
     """

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -154,7 +154,7 @@ def _answer(args: argparse.Namespace, out: Output, found: ApprovalStatus) -> Jso
     """Return the answer from `--answer`, or prompt for the fields on a terminal."""
     if args.answer is not None:
         text = args.answer
-        content: Any = read_json(text[1:]) if text.startswith("@") else _parsed(text)
+        content: object = read_json(text[1:]) if text.startswith("@") else _parsed(text)
         if not isinstance(content, dict):
             raise InvalidRequest("--answer must be a JSON object")
         return content

@@ -13,7 +13,7 @@ import itertools
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -132,7 +132,7 @@ def field_options(parser: Parser) -> None:
 
 
 def _behaviour_options(group: argparse._ArgumentGroup) -> None:
-    def add_(option: str, metavar: str, about: str, read: Callable[[str], Any] = str) -> None:
+    def add_(option: str, metavar: str, about: str, read: Callable[[str], object] = str) -> None:
         group.add_argument(option, metavar=metavar, type=read, help=about)
 
     add_(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from fairlane.cli.backends import (
     Side,
@@ -519,9 +519,9 @@ def _until_at_rest(side: Side, batch_id: str, timeout: float, say: Say) -> Shape
         clock.sleep(min(side.look_seconds, TURN_SECONDS, left))
 
 
-def _batch_members(side: Side, batch_id: str) -> list[Any]:
+def _batch_members(side: Side, batch_id: str) -> list[Shape]:
     """Return all tasks of a batch, oldest first; large results make pages short."""
-    found: list[Any] = []
+    found: list[Shape] = []
     cursor: str | None = None
     while True:
         page = side.client.tasks(batch=batch_id, limit=wire.LIST_LIMIT_MAX, cursor=cursor)

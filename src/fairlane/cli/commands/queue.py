@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from fairlane.cli.backends import Side, daemonless, read_object
 from fairlane.cli.commands import Commands, Parser
@@ -59,7 +59,7 @@ WORKER: Final = "sched"
 LEASES_MAX: Final = 1000
 RELEASED: Final = "released as failed"
 # The keys of a `scheduling-policy.json`: each is an option. How its value is read, and its help.
-POLICY: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
+POLICY: Final[dict[str, tuple[Callable[[str], object], str]]] = {
     "maxConcurrent": (whole, "maximum number of concurrent leases"),
     "maxAttempts": (whole, "number of attempts before an entry is parked"),
     "leaseTtlMs": (whole, "how long a lease lasts without renewal"),

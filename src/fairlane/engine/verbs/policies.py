@@ -7,7 +7,7 @@ version. Caution: a lane that holds tasks cannot be removed, whatever a document
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -21,7 +21,7 @@ from fairlane.store.tables import policy as table
 from fairlane.store.tables import sessions as session_table
 from fairlane.store.transaction import Transaction
 
-_READ: Final[Mapping[str, Callable[[Policy, Any], Policy]]] = {
+_READ: Final[Mapping[str, Callable[[Policy, object], Policy]]] = {
     MERGE: policies.merge,
     REPLACE: policies.replace,
     PATCH: policies.patch,

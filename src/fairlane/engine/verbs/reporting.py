@@ -16,6 +16,7 @@ from fairlane.engine.commands import (
     AppendOutput,
     Complete,
     Fail,
+    LeaseCommand,
     Release,
     Renew,
     Report,
@@ -39,9 +40,9 @@ _NO_TASK: Final = 0  # no task has this number
 Place = tuple[int, int]  # a request and one of its reports
 
 
-def report(tx: Transaction, requests: Sequence[Report], now: int) -> Iterator[list[Any]]:
+def report(tx: Transaction, requests: Sequence[Report], now: int) -> Iterator[list[object]]:
     named = [_own(tx, request) for request in requests]
-    answers: list[list[Any]] = [[None] * len(reports) for reports in named]
+    answers: list[list[object]] = [[None] * len(reports) for reports in named]
     for step in _steps(named):
         for kind, places in step.items():
             reports = [named[number][at] for number, at in places]
@@ -51,7 +52,7 @@ def report(tx: Transaction, requests: Sequence[Report], now: int) -> Iterator[li
     return iter(answers)
 
 
-def _own(tx: Transaction, request: Report) -> Sequence[Any]:
+def _own(tx: Transaction, request: Report) -> Sequence[LeaseCommand]:
     """Return the reports; for an agent, those about other agents' tasks name no task."""
     if request.agent is None:
         return request.reports
@@ -63,7 +64,7 @@ def _own(tx: Transaction, request: Report) -> Sequence[Any]:
     ]
 
 
-def _steps(named: Sequence[Sequence[Any]]) -> list[dict[type, list[Place]]]:
+def _steps(named: Sequence[Sequence[LeaseCommand]]) -> list[dict[type, list[Place]]]:
     """Return the places of reports by verb: first the leading equal verbs of all requests, then
     the next ones, and so on.
     """

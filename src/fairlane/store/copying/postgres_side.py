@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import psycopg
@@ -161,7 +161,7 @@ class PostgresSide:
         else:
             yield from self._pages(query)
 
-    def _pages(self, query: str, values: Sequence[Any] = ()) -> Iterator[list[Row]]:
+    def _pages(self, query: str, values: Sequence[object] = ()) -> Iterator[list[Row]]:
         """Yield rows in parts that fit into memory."""
         with _errors(self.location), self._connection.cursor("fairlane_copy") as cursor:
             cursor.execute(query.encode(), tuple(values))
@@ -242,11 +242,11 @@ class PostgresSide:
         with contextlib.suppress(psycopg.Error):
             self._connection.close()
 
-    def _run(self, statement: str, values: Sequence[Any] | None = None) -> None:
+    def _run(self, statement: str, values: Sequence[object] | None = None) -> None:
         with _errors(self.location):
             self._connection.execute(statement.encode(), values)
 
-    def _all(self, query: str, values: Sequence[Any] | None = None) -> list[Row]:
+    def _all(self, query: str, values: Sequence[object] | None = None) -> list[Row]:
         with _errors(self.location):
             return self._connection.execute(query.encode(), values).fetchall()
 
@@ -269,7 +269,7 @@ def _same(table: Table) -> str:
     return " AND ".join(f"t.{column} = k.{column}" for column in table.key)
 
 
-def _arrays(keys: Sequence[Key]) -> list[list[Any]]:
+def _arrays(keys: Sequence[Key]) -> list[list[object]]:
     return [list(values) for values in zip(*keys, strict=True)]
 
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
 import apsw
 import msgspec
@@ -153,7 +153,7 @@ class SqliteSide:
     def all_rows(self, table: Table) -> Iterator[list[Row]]:
         return self._pages(f"SELECT {', '.join(table.columns)} FROM {self._name(table)}")  # noqa: S608 - own text
 
-    def _pages(self, query: str, values: Sequence[Any] = ()) -> Iterator[list[Row]]:
+    def _pages(self, query: str, values: Sequence[object] = ()) -> Iterator[list[Row]]:
         """Yield rows in parts that fit into memory."""
         with _errors(self.location):
             cursor = self._connection.execute(query, tuple(values))
@@ -224,11 +224,11 @@ class SqliteSide:
             self._lock_file.close()
             self._lock_file = None
 
-    def _run(self, statement: str, values: Sequence[Any] = ()) -> None:
+    def _run(self, statement: str, values: Sequence[object] = ()) -> None:
         with _errors(self.location):
             self._connection.execute(statement, tuple(values))
 
-    def _all(self, query: str, values: Sequence[Any] = ()) -> list[Row]:
+    def _all(self, query: str, values: Sequence[object] = ()) -> list[Row]:
         with _errors(self.location):
             return self._connection.execute(query, tuple(values)).fetchall()
 

@@ -6,7 +6,7 @@ import functools
 import hashlib
 from collections.abc import Iterable
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import apsw
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from fairlane.store import closed, migrate
 from fairlane.store.base import Row
 
-Key = tuple[Any, ...]
+Key = tuple[str | int, ...]
 
 _MASK: Final = (1 << 64) - 1
 _encode: Final = msgspec.msgpack.Encoder().encode

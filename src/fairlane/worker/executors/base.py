@@ -158,7 +158,9 @@ class Work(msgspec.Struct, frozen=True):
         }
         return asking.ask({key: one for key, one in fields.items() if one is not None}, name)
 
-    def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def step(
+        self, name: str, function: Callable[..., object], /, *args: object, **kwargs: object
+    ) -> Any:
         """Run a function once and record its result; later runs of the task return the record.
 
         Await it in an async handler; in a plain one it returns the result itself. The result must
@@ -182,11 +184,11 @@ class Work(msgspec.Struct, frozen=True):
     def effect(
         self,
         name: str,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         /,
-        *args: Any,
-        check: Callable[[str], Any] | None = None,
-        **kwargs: Any,
+        *args: object,
+        check: Callable[[str], object] | None = None,
+        **kwargs: object,
     ) -> Any:
         """Run a function that acts on another system, and never act twice without knowing.
 
@@ -259,7 +261,7 @@ class Work(msgspec.Struct, frozen=True):
 
         return waiting.inbox()
 
-    def submit(self, **fields: Any) -> Any:
+    def submit(self, **fields: object) -> Any:
         """Submit a task once, and return its id; later runs return the same id.
 
         Await it in an async handler. The task belongs to the agent of this one by default.

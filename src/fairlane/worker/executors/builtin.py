@@ -71,7 +71,7 @@ class HandlerExecutor:
         self._captures = False
         self._threads = DaemonThreads(threads_max, name="fairlane-handler")
 
-    def execute(self, run: Run) -> Coroutine[Any, Any, Any]:
+    def execute(self, run: Run) -> Coroutine[object, None, Any]:
         current.begin(run)
         if self._capture_output and run.work.request.get("handler") not in BUILTIN:
             self._start_capture()

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from fairlane.core import effects
 from fairlane.core.errors import (
@@ -20,6 +20,7 @@ from fairlane.core.errors import (
     ExecutionFailed,
     LeaseLost,
 )
+from fairlane.core.json_types import JsonMapping
 from fairlane.worker.executors import current, steps
 from fairlane.worker.executors.asking import Suspended
 from fairlane.worker.executors.steps import StepCall
@@ -27,16 +28,16 @@ from fairlane.worker.executors.steps import StepCall
 if TYPE_CHECKING:
     from fairlane.worker.executors.base import Run
 
-Function = Callable[..., Any]
+Function = Callable[..., object]
 
 
 def effect(
     name: str,
     function: Function,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    args: tuple[object, ...],
+    kwargs: JsonMapping,
     check: Function | None,
-) -> Any:
+) -> object:
     """Return the result in a thread, and a coroutine that returns it in an async handler."""
     run, loop = current.running("have an effect")
     call = run.steps.call(name, effect=True)
@@ -60,8 +61,8 @@ def effect(
 
 
 async def _effected(
-    run: Run, call: StepCall, act: Callable[[str], Any], check: Function | None
-) -> Any:
+    run: Run, call: StepCall, act: Callable[[str], object], check: Function | None
+) -> object:
     if _is_known(call):
         return _recorded(call)
     key = effects.key_of(run.work.task_id, call.name)
@@ -84,7 +85,7 @@ async def _effected(
     return await steps.record(run, call, result)
 
 
-def _acted(function: Function, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: str) -> Any:
+def _acted(function: Function, args: tuple[object, ...], kwargs: JsonMapping, key: str) -> object:
     return function(key, *args, **kwargs)
 
 
@@ -92,7 +93,7 @@ def _is_known(call: StepCall) -> bool:
     return call.recorded is not None and call.recorded.get("effect") in (None, effects.DONE)
 
 
-def _recorded(call: StepCall) -> Any:
+def _recorded(call: StepCall) -> object:
     assert call.recorded is not None
     return call.recorded["value"]
 
@@ -108,7 +109,7 @@ async def _begin(run: Run, call: StepCall, *, checks: bool) -> str:
         raise ExecutionFailed(error.message, retryable=False) from error
 
 
-def _or_not_done(check: Function, key: str) -> Any:
+def _or_not_done(check: Function, key: str) -> object:
     try:
         return check(key)
     except EffectNotDone as error:

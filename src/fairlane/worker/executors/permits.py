@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from fairlane.core.errors import InvalidRequest
+from fairlane.core.json_types import JsonObject
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -32,7 +33,7 @@ class SettlementReport(NamedTuple):
     """
 
     usage: dict[str, dict[str, Amount]] | None = None
-    closed: dict[str, dict[str, Any]] | None = None
+    closed: dict[str, JsonObject] | None = None
     observed: dict[str, dict[str, dict[str, Amount]]] | None = None
 
 
@@ -45,7 +46,7 @@ class ResourceNotes:
     def __init__(self, names: Mapping[str, object]) -> None:
         self._names = names
         self._usage: dict[str, dict[str, Amount]] = {}
-        self._closed: dict[str, dict[str, Any]] = {}
+        self._closed: dict[str, JsonObject] = {}
         self._observed: dict[str, dict[str, dict[str, Amount]]] = {}
 
     def used(self, resource: str | None = None, /, **units: Amount) -> None:
@@ -62,7 +63,7 @@ class ResourceNotes:
 
         The resource is closed for all tasks until then.
         """
-        found: dict[str, Any] = {"retryAfterMs": max(0, round(retry_after * 1000))}
+        found: JsonObject = {"retryAfterMs": max(0, round(retry_after * 1000))}
         if reason is not None:
             found["reason"] = reason
         self._closed[self._one(resource)] = found
@@ -137,7 +138,7 @@ class PermitBlock:
     ) -> None:
         self._from_thread(self.__aexit__(kind, error, trace))
 
-    def _from_thread(self, doing: Coroutine[Any, Any, T]) -> T:
+    def _from_thread(self, doing: Coroutine[object, None, T]) -> T:
         try:
             asyncio.get_running_loop()
         except RuntimeError:

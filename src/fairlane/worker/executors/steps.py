@@ -10,13 +10,13 @@ import asyncio
 import inspect
 import itertools
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
 from fairlane.core import steps
 from fairlane.core.errors import CallerError, ExecutionFailed, FairlaneError, LeaseLost
-from fairlane.core.json_types import JsonObject
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.steps import StepName
 from fairlane.core.validation import DEPTH_MAX, too_deep
 from fairlane.worker.executors import current
@@ -60,8 +60,8 @@ class StepLog:
 
 
 def step(
-    name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
+    name: str, function: Callable[..., object], args: tuple[object, ...], kwargs: JsonMapping
+) -> object:
     """Return the result in a thread, and a coroutine that returns it in an async handler."""
     run, loop = current.running("record a step")
     call = run.steps.call(name)
@@ -76,17 +76,17 @@ def step(
 async def _stepped(
     run: Run,
     call: StepCall,
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-) -> Any:
+    function: Callable[..., object],
+    args: tuple[object, ...],
+    kwargs: JsonMapping,
+) -> object:
     if call.recorded is not None:
         return call.recorded["value"]
     result = function(*args, **kwargs)
     return await record(run, call, await result if inspect.isawaitable(result) else result)
 
 
-async def record(run: Run, call: StepCall, result: object) -> Any:
+async def record(run: Run, call: StepCall, result: object) -> object:
     """Record the result. Return it as later runs get it: as JSON gives it back."""
     value = _encoded(call.name, result)
     try:
@@ -120,6 +120,6 @@ def _refused(error: FairlaneError) -> ExecutionFailed:
     return ExecutionFailed(error.message, retryable=False)
 
 
-def in_thread(doing: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
+def in_thread(doing: Coroutine[object, None, T], loop: asyncio.AbstractEventLoop) -> T:
     """Return the result of a coroutine that runs on the worker's loop."""
     return asyncio.run_coroutine_threadsafe(doing, loop).result()

@@ -8,7 +8,7 @@ handler; the next run gets what it waited for from the record.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from fairlane.core.errors import CallerError, ChildFailed, ExecutionFailed, LeaseLost
 from fairlane.core.json_types import JsonObject
@@ -19,58 +19,63 @@ from fairlane.worker.executors.asking import Suspended
 from fairlane.worker.executors.steps import StepCall
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Coroutine
 
     from fairlane.worker.executors.base import Run
+
+T = TypeVar("T")
 
 
 class Waited(NamedTuple):
     """The value of a wait that has ended."""
 
-    value: Any
+    value: object
 
 
-def sleep(seconds: float) -> Any:
+def sleep(seconds: float) -> object:
     return _wait("sleep", Until(delay_ms=max(0, round(seconds * 1000))))
 
 
-def signal(name: str) -> Any:
+def signal(name: str) -> object:
     return _wait(f"signal:{name}", Until(signal=name))
 
 
-def message() -> Any:
+def message() -> object:
     return _wait("message", Until(message=True))
 
 
-def inbox() -> Any:
+def inbox() -> object:
     run, loop = current.running("read its inbox")
     return _here(run.inbox(), loop)
 
 
-def results(children: Sequence[object]) -> Any:
+def results(children: Sequence[object]) -> object:
     ids = [_task_id(child) for child in children]
     run, loop = current.running("wait for tasks")
     call = run.steps.call("results")
     return _here(_results(run, call, ids), loop)
 
 
-def submit(fields: JsonObject) -> Any:
+def submit(fields: JsonObject) -> object:
     run, loop = current.running("submit a task")
     call = run.steps.call("submit")
     return _here(_submitted(run, call, fields), loop)
 
 
-def _wait(name: str, until: Until) -> Any:
+def _wait(name: str, until: Until) -> object:
     run, loop = current.running("wait")
     return _here(_waited(run, run.steps.call(name), until), loop)
 
 
-def _here(doing: Coroutine[Any, Any, Any], loop: Any) -> Any:
+def _here(
+    doing: Coroutine[object, None, T], loop: asyncio.AbstractEventLoop
+) -> Coroutine[object, None, T] | T:
     """Return the coroutine in an async handler, and its result in the thread of a plain one."""
     return doing if current.is_on(loop) else steps.in_thread(doing, loop)
 
 
-async def _waited(run: Run, call: StepCall, until: Until) -> Any:
+async def _waited(run: Run, call: StepCall, until: Until) -> object:
     if call.recorded is not None:
         return call.recorded["value"]
     try:
@@ -84,10 +89,10 @@ async def _waited(run: Run, call: StepCall, until: Until) -> Any:
     return found.value
 
 
-async def _results(run: Run, call: StepCall, ids: Sequence[str]) -> list[Any]:
+async def _results(run: Run, call: StepCall, ids: Sequence[str]) -> list[object]:
     if not ids:
         return []
-    ends: list[JsonObject] = await _waited(run, call, Until(tasks=[*ids]))
+    ends = cast("list[JsonObject]", await _waited(run, call, Until(tasks=[*ids])))
     known = {one["taskId"]: one for one in ends}
     found = []
     for id_ in ids:
@@ -116,8 +121,7 @@ async def _submitted(run: Run, call: StepCall, fields: JsonObject) -> str:
         raise
     except CallerError as error:
         raise ExecutionFailed(error.message, retryable=False) from error
-    recorded: str = await steps.record(run, call, task_id)
-    return recorded
+    return str(await steps.record(run, call, task_id))
 
 
 def _task_id(child: object) -> str:
