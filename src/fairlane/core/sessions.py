@@ -8,7 +8,7 @@ turn at once: one when the conversation has filled the policy's share of its con
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -24,7 +24,6 @@ STEER: Final = "steer"
 REJECT: Final = "reject"
 ROLLBACK: Final = "rollback"
 Mode = Literal["queue", "followup", "interrupt", "collect", "steer", "reject", "rollback"]
-MODES: Final[tuple[str, ...]] = get_args(Mode)
 
 OF_CRON: Final = "cron:"  # prefix of the sessions of cron jobs
 
@@ -33,7 +32,6 @@ TAB_PREFIX: Final = "tab:"
 
 DROP_NEW: Final = "new"
 Drop = Literal["old", "new"]
-DROPS: Final[tuple[str, ...]] = get_args(Drop)
 
 # Why a message of a session ended without running; the first word is its code.
 DROPPED: Final = "queue_dropped: a newer message took its place in the session's queue"

@@ -68,9 +68,6 @@ ORDER BY share, since, id LIMIT :limit
 -- name: wait_line_of_agent
 SELECT {wait_line} FROM wait_line WHERE account = :account AND agent = :agent
 
--- name: wait_line_count
-SELECT account, sum(waiting) FROM wait_line WHERE account IS NOT NULL GROUP BY account
-
 -- name: wait_line_count_of
 -- rows: account int
 SELECT wait_line.account, sum(wait_line.waiting) FROM rows

@@ -127,11 +127,6 @@ def wait_lines_of_agent(connection: Connection, account: int, agent: str) -> lis
     return [WaitLine(*row) for row in rows]
 
 
-def count_waiting(connection: Connection) -> dict[int, int]:
-    """Return how many tasks wait for each account."""
-    return {row[0]: int(row[1]) for row in connection.run("wait_line_count")}
-
-
 def count_waiting_for(connection: Connection, accounts: Iterable[int]) -> dict[int, int]:
     """Return how many tasks wait in front of accounts."""
     rows = connection.run_rows("wait_line_count_of", [(id_,) for id_ in accounts])
