@@ -170,7 +170,7 @@ def sessions_with_messages(changes: Iterable[Change]) -> list[str]:
     """Return the sessions in which a message may reach a run now: a task begins to wait for its
     turn, or one that may have held back another ends.
     """
-    found = {}
+    found: dict[str, None] = {}
     for change in changes:
         before, after = change.before, change.after
         if after.session is not None and after.kind != ACTION:
