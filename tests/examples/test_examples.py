@@ -134,6 +134,50 @@ async def test_the_worker_in_bash_runs_tasks(programs: Programs, tmp_path: Path)
         assert (task["state"], task["error"]) == ("parked", "no response")
 
 
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+async def test_the_run_in_node_survives(programs: Programs, tmp_path: Path) -> None:
+    script = str(EXAMPLES / "durable.mjs")
+    worker, client = await working(programs, tmp_path, "node", script)
+    result = await survives(worker, client, "order-node", {"amount": 5})
+    assert result["price"] == {"each": 20}
+    assert result["said"] == ["Two lamps", "in red"]
+
+
+async def test_the_run_in_bash_survives(programs: Programs, tmp_path: Path) -> None:
+    script = str(EXAMPLES / "durable.sh")
+    worker, client = await working(programs, tmp_path, "bash", script)
+    result = await survives(worker, client, "order-bash", "in cash")
+    assert result["price"] == "20 each"
+
+
+async def survives(
+    worker: Program, client: AsyncClient, handler: str, paid: object
+) -> dict[str, Any]:
+    """Steer a run and kill it while it waits for a signal; return its result."""
+    async with client:
+        said: Any = {"handler": handler, "debounce_ms": 0}
+        worker.send(signal.SIGSTOP)  # so that both messages are there before it begins
+        task = await client.message("shop", "Two lamps", **said)
+        await client.message("shop", "in red", mode="steer", **said)
+        worker.send(signal.SIGCONT)
+
+        async def waits() -> bool:
+            return "signal" in (await client.why(task.task_id)).reason
+
+        await until(waits, 60, lambda: "it does not wait for the signal")
+        worker.kill()
+        await client.send_signal(task.task_id, "paid", value=paid)
+        await worker.start()
+        shown = await client.wait(task.task_id, timeout=60)
+        assert (shown.state, shown.error) == ("done", None)
+        assert shown.steps is not None
+        assert [one.name for one in shown.steps] == ["price", "paid", "ship"]
+        result: Any = shown.result
+        assert result["paid"] == paid
+        assert result["sent"] == f"shipped under {task.task_id}:ship"
+        return dict(result)
+
+
 # -------------------------------------------------------------------- FastAPI
 
 
