@@ -7,8 +7,6 @@ Run:   pip install fastapi uvicorn
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -25,16 +23,11 @@ async def report(work: Work) -> dict[str, str]:
     for percent in (25, 50, 75):
         report_progress({"percent": percent})
         await asyncio.sleep(0.01)
-    return {"text": f"All about {work.request['params']['topic']}"}
+    return {"text": f"All about {work.params['topic']}"}
 
 
-@asynccontextmanager
-async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-    async with app:  # running tasks may finish when the app stops; the rest runs after a restart
-        yield
-
-
-api = FastAPI(lifespan=lifespan)
+# Running tasks may finish when the app stops; the others run after a restart.
+api = FastAPI(lifespan=app.lifespan)
 
 
 @api.post("/reports", status_code=202)

@@ -31,7 +31,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal, TypedDict, TypeVar, Unpack
 
-from fairlane.client.arguments import as_body, as_list, as_object, as_objects, as_raw, as_text
+from fairlane.client.arguments import (
+    TaskReference, as_body, as_list, as_object, as_objects, as_raw, as_text
+)
 from fairlane.core.json_types import JsonObject
 {imports}
 from fairlane.schema.operation import Operation, Request
@@ -259,8 +261,16 @@ def typed_body(operation: Operation[Any, Any]) -> str:
         method=operation.name,
         noun=operation.document,
         documented="\n".join(documented(fields, "    ")),
-        fields="\n".join(f"    {one.name}: {annotation(one.type)}" for one in fields),
+        fields="\n".join(f"    {one.name}: {_field_type(one)}" for one in fields),
     )
+
+
+def _field_type(field: inspect.Field) -> str:
+    """The type of a field; handles and responses of submissions stand for parents."""
+    declared = annotation(field.type)
+    if field.name == "depends_on":
+        return declared.replace("Sequence[str]", "Sequence[str | TaskReference]")
+    return declared
 
 
 def typed_name(operation: Operation[Any, Any]) -> str:

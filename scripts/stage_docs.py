@@ -53,7 +53,15 @@ def main() -> int:
 
 # Every public name that is not an error, by the page that describes it.
 PYTHON = {
-    "fairlane": ("Fairlane", "TaskHandle", "ConfigWatcher", "InstanceSetting", "tune"),
+    "fairlane": (
+        "Fairlane",
+        "SyncFairlane",
+        "TaskHandle",
+        "BatchHandle",
+        "ConfigWatcher",
+        "InstanceSetting",
+        "tune",
+    ),
     "client": ("Client",),
     "async-client": ("AsyncClient",),
     "worker": ("Worker", "Work", "report_output", "report_progress"),

@@ -71,7 +71,9 @@ if TYPE_CHECKING:
     from fairlane.client.asynchronous import AsyncClient
     from fairlane.client.sync import Client
     from fairlane.config import InstanceSetting
-    from fairlane.embedded.app import ConfigWatcher, Fairlane, TaskHandle, tune
+    from fairlane.embedded.app import ConfigWatcher, Fairlane, tune
+    from fairlane.embedded.blocking import SyncFairlane
+    from fairlane.embedded.handles import BatchHandle, TaskHandle
     from fairlane.worker.executors.base import Work
     from fairlane.worker.executors.reporting import report_output, report_progress
     from fairlane.worker.external import Worker
@@ -83,6 +85,7 @@ __all__ = [
     "ApprovalExpired",
     "ApprovalRejected",
     "AsyncClient",
+    "BatchHandle",
     "BatchTooLarge",
     "BusyError",
     "CallerError",
@@ -130,6 +133,7 @@ __all__ = [
     "StoreMissing",
     "StoreMoved",
     "StoreUnavailable",
+    "SyncFairlane",
     "TargetRefused",
     "TaskFailed",
     "TaskHandle",
@@ -150,11 +154,13 @@ __all__ = [
 # name is imported when it is first used.
 _MODULES: Final = {
     "AsyncClient": "fairlane.client.asynchronous",
+    "BatchHandle": "fairlane.embedded.handles",
     "Client": "fairlane.client.sync",
     "ConfigWatcher": "fairlane.embedded.app",
     "Fairlane": "fairlane.embedded.app",
     "InstanceSetting": "fairlane.config",
-    "TaskHandle": "fairlane.embedded.app",
+    "SyncFairlane": "fairlane.embedded.blocking",
+    "TaskHandle": "fairlane.embedded.handles",
     "Work": "fairlane.worker.executors.base",
     "Worker": "fairlane.worker.external",
     "report_output": "fairlane.worker.executors.reporting",

@@ -225,7 +225,7 @@ async def _reply(url: str) -> None:
     @worker.handler("reply")
     async def reply(work: Work) -> dict[str, str]:
         await asyncio.sleep(1.5)
-        return {"reply": f"You said: {work.request['params']['message']}"}
+        return {"reply": f"You said: {work.params['message']}"}
 
     await worker.run()
 

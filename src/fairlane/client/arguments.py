@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, Protocol, TypeVar, overload
 
 import msgspec
 
@@ -15,6 +15,13 @@ from fairlane.core.types import json_name
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
+
+
+class TaskReference(Protocol):
+    """What stands for a task in `depends_on`: a handle, or the response to its submission."""
+
+    @property
+    def task_id(self) -> str | None: ...
 
 
 @overload
@@ -54,20 +61,64 @@ def as_objects(values: Sequence[JsonMapping] | None) -> Any:
 
 
 def as_raw(values: Sequence[JsonMapping]) -> list[msgspec.Raw]:
-    """Return objects that are sent unchanged; the server checks each on its own."""
-    return [msgspec.Raw(msgspec.json.encode(value)) for value in values]
+    """Return objects that are sent unchanged; the server checks each on its own.
+
+    A handle in them stands for the id of its task.
+    """
+    return [msgspec.Raw(encoded(value)) for value in values]
+
+
+def encoded(value: object) -> bytes:
+    """Return JSON. Raise `TypeError` that names the part that JSON cannot hold."""
+    try:
+        return msgspec.json.encode(value, enc_hook=_task_id)
+    except TypeError as error:
+        problem = _unsendable(value, "")
+        raise TypeError(problem or str(error)) from None
+
+
+def _task_id(value: object) -> str:
+    task_id = getattr(value, "task_id", None)
+    if not isinstance(task_id, str):
+        raise TypeError(type(value).__name__)
+    return task_id
+
+
+def _unsendable(value: object, path: str) -> str | None:
+    """Return a message about the first part of a value that JSON cannot hold."""
+    parts: Iterable[tuple[str, object]] = ()
+    if isinstance(value, msgspec.Struct):
+        names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+        parts = [(f".{shown}", getattr(value, name)) for shown, name in names]
+    elif isinstance(value, Mapping):
+        parts = [(f".{name}", one) for name, one in value.items()]
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts = [(f"[{number}]", one) for number, one in enumerate(value)]
+    else:
+        try:
+            msgspec.json.encode(value, enc_hook=_task_id)
+        except TypeError:
+            field = path.removeprefix(".") or "value"
+            return f"field {field!r} is of type {type(value).__name__}, which JSON cannot hold"
+    found = (_unsendable(one, path + step) for step, one in parts)
+    return next((problem for problem in found if problem is not None), None)
 
 
 def as_body(kind: type[S], method: str, fields: JsonMapping) -> S:
     """Return a typed body; the server checks its values. Raise `TypeError` for an unknown name."""
     if not fields.keys() <= _names(kind):
         refuse_unknown(method, fields, dict.fromkeys(kind.__struct_fields__))
-    return kind(
+    body = kind(
         **{
             name: value if type(value) in _SENT_AS_IS else _plain(value)
             for name, value in fields.items()
         }
     )
+    if fields.get("depends_on"):
+        body.depends_on = [  # type: ignore[attr-defined]  # both kinds of bodies have it
+            one if isinstance(one, str) else _task_id(one) for one in fields["depends_on"]
+        ]
+    return body
 
 
 _SENT_AS_IS: Final = frozenset({str, int, bool, dict, list, type(None)})

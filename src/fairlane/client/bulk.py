@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from fairlane.client.arguments import encoded
 from fairlane.core.errors import BusyError, Unreachable
 from fairlane.core.json_types import JsonMapping
 from fairlane.schema import wire
@@ -56,7 +57,7 @@ class PieceBuilder:
 def pieces(tasks: Iterable[JsonMapping], key: str | None) -> Iterator[SubmitLines]:
     builder = PieceBuilder(key)
     for task in tasks:
-        piece = builder.add(wire.encode(task))
+        piece = builder.add(encoded(task))
         if piece is not None:
             yield piece
     last = builder.take()
@@ -73,7 +74,7 @@ async def async_pieces(
         return
     builder = PieceBuilder(key)
     async for task in tasks:
-        full = builder.add(wire.encode(task))
+        full = builder.add(encoded(task))
         if full is not None:
             yield full
     last = builder.take()

@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal, TypedDict, TypeVar, Unpack
 
-from fairlane.client.arguments import as_body, as_list, as_object, as_objects, as_raw, as_text
+from fairlane.client.arguments import (
+    TaskReference,
+    as_body,
+    as_list,
+    as_object,
+    as_objects,
+    as_raw,
+    as_text,
+)
 from fairlane.core.json_types import JsonObject
 from fairlane.core.submissions import TaskRequest
 from fairlane.schema.access import WHOAMI, Identity, ShowIdentity
@@ -412,7 +420,7 @@ class TaskFields(TypedDict, total=False):
     params: Mapping[str, object] | None
     metadata: Mapping[str, object] | None
     llm_config: Mapping[str, object] | None
-    depends_on: Sequence[str] | None
+    depends_on: Sequence[str | TaskReference] | None
     retry_policy: Mapping[str, object] | None
     timeout_ms: int | None
     preemptible: bool | None

@@ -9,6 +9,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from fairlane import config
+from fairlane.client.arguments import encoded
 from fairlane.config import DEFAULT_PORT
 from fairlane.core import errors
 from fairlane.core.errors import FairlaneError, InvalidSettings, Unreachable
@@ -124,7 +125,7 @@ def build(
         method,
         path + (f"?{urlencode(given)}" if given else ""),
         sent,
-        body=None if body is None else wire.encode(body),
+        body=None if body is None else encoded(body),
         timeout_seconds=timeout_seconds + wait_ms / 1000,
     )
 

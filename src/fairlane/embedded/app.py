@@ -12,19 +12,18 @@ import copy
 import gc
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Self, Unpack
 
 import msgspec
 
 from fairlane import config
-from fairlane.client.arguments import as_body
+from fairlane.client.arguments import as_body, encoded
 from fairlane.client.base import AsyncBaseClient, AsyncShapes, WhichEvents
 from fairlane.client.methods import Q, R, TaskFields
 from fairlane.clock import Clock, SystemClock
 from fairlane.compat import policies
 from fairlane.config import InstanceSetting
-from fairlane.core import lifecycle
 from fairlane.core.access import TRUSTED
 from fairlane.core.errors import (
     BusyError,
@@ -32,12 +31,12 @@ from fairlane.core.errors import (
     InvalidPolicy,
     InvalidSettings,
     StoreUnavailable,
-    task_failed,
 )
 from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.model import ACTION, HANDLER, INSTRUCTION, capability_of
 from fairlane.core.policy import Policy
 from fairlane.core.submissions import TaskRequest
+from fairlane.embedded.handles import BatchHandle, TaskHandle, batch_handle
 from fairlane.embedded.listeners import L, Listeners
 from fairlane.embedded.schedule import ScheduleFields, Scheduling, TokenEstimate
 from fairlane.engine.commands import SetPolicy, UseSecret
@@ -49,11 +48,10 @@ from fairlane.outbound.outbox import Outbox
 from fairlane.outbound.sending import Sender
 from fairlane.outbound.targets import parse_target
 from fairlane.outbound.webhooks import Deliverer
-from fairlane.schema import decoding, wire
+from fairlane.schema import decoding
 from fairlane.schema.events import LIST_EVENTS, ListEvents
 from fairlane.schema.operation import Operation
-from fairlane.schema.task_status import TaskStatus
-from fairlane.schema.tasks import SubmitTask, TaskAccepted, TaskCancelled, TaskReset, TaskRetried
+from fairlane.schema.tasks import SubmitTask
 from fairlane.services import catalog, following, tasks
 from fairlane.store.base import ConnectionLost
 from fairlane.store.opening import open_store
@@ -336,9 +334,46 @@ class Fairlane(AsyncBaseClient):
             return TaskHandle(self, await super().submit(idempotency_key=idempotency_key, **fields))
         # The same checks and the same service, without the layers for all operations: a third less.
         self._require_start()
-        raw = wire.encode(as_body(TaskRequest, "submit", fields))
+        raw = encoded(as_body(TaskRequest, "submit", fields))
         request = SubmitTask(decoding.decode(raw, TaskRequest))
         return TaskHandle(self, await tasks.submit(self.node, TRUSTED, request))
+
+    async def submit_batch(
+        self,
+        tasks: Sequence[Mapping[str, Any]],
+        *,
+        parallelism: int | None = None,
+        agent: str | None = None,
+        callback_url: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> BatchHandle:
+        """Submit many tasks together and return a handle; each is accepted or rejected on its own.
+
+        Args:
+            tasks: The tasks, each as for `POST /tasks`; a handle may stand for a parent's id
+            parallelism: Maximum number of the batch's tasks in flight, 1 to 10
+            agent: Agent that the batch belongs to
+            callback_url: URL that receives a POST when the batch finishes
+            idempotency_key: A repeated request with the same key has no further effect
+        """
+        accepted = await super().submit_batch(
+            tasks,
+            parallelism=parallelism,
+            agent=agent,
+            callback_url=callback_url,
+            idempotency_key=idempotency_key,
+        )
+        return batch_handle(self, accepted)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _: object = None) -> AsyncIterator[dict[str, Self]]:
+        """Run the scheduler while a web application runs: `FastAPI(lifespan=app.lifespan)`.
+
+        Requests find it as `request.state.fairlane`. Running tasks may finish when the application
+        stops; the others run after the next start.
+        """
+        async with self:
+            yield {"fairlane": self}
 
     async def schedule(
         self,
@@ -387,47 +422,6 @@ class Fairlane(AsyncBaseClient):
     def _require_start(self) -> None:
         if not self._started:
             raise RuntimeError(NOT_STARTED)
-
-
-class TaskHandle:
-    """A submitted task: its `id`, its `position` in the queue, and methods to follow it.
-
-    `warnings` say what may be wrong with it, such as a handler that no worker offers.
-    """
-
-    def __init__(self, app: Fairlane, task: TaskAccepted) -> None:
-        self.id = task.task_id
-        self.position = task.position
-        self.warnings = task.warnings or []
-        self._app = app
-
-    async def show(self) -> TaskStatus:
-        """Return the task as `GET /tasks/{id}` does."""
-        return await self._app.show(self.id)
-
-    async def cancel(self) -> TaskCancelled:
-        """Cancel the task and return it. Raise `Conflict` if it has ended."""
-        return await self._app.cancel(self.id)
-
-    async def retry(self) -> TaskRetried:
-        """Queue a failed or cancelled task again, with a full set of attempts."""
-        return await self._app.retry(self.id)
-
-    async def reset(self) -> TaskReset:
-        """Queue a parked task again, with a full set of attempts."""
-        return await self._app.reset(self.id)
-
-    async def result(self, timeout: float | None = None) -> Any:
-        """Wait for the end and return the result.
-
-        Raise `TaskFailed` if the task did not end done, `TimeoutError` after `timeout` seconds.
-        """
-        view = await self._app.node.wait(self.id, timeout)
-        if not view.task.terminal and view.task.state != lifecycle.PARKED:
-            raise TimeoutError(f"task {self.id} is {view.task.state} after {timeout} s")
-        if view.task.state != "done":
-            raise task_failed(self.id, view.task.state, view.error)
-        return None if view.result is None else msgspec.json.decode(view.result)
 
 
 Loaded = JsonMapping | Awaitable[JsonMapping]

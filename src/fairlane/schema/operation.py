@@ -82,12 +82,15 @@ class Response(msgspec.Struct, rename=json_name, omit_defaults=True):
         return iter(self.to_dict())
 
     def get(self, key: str, default: object = None) -> Any:
+        """Return a field by its JSON name."""
         return self.to_dict().get(key, default)
 
     def keys(self) -> KeysView[str]:
+        """Return the JSON names of the fields that are present."""
         return self.to_dict().keys()
 
     def items(self) -> ItemsView[str, Any]:
+        """Return the fields that are present, by their JSON names."""
         return self.to_dict().items()
 
     def to_dict(self) -> JsonObject:

@@ -8,6 +8,7 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 from msgspec import inspect
 
+from fairlane.client.arguments import encoded
 from fairlane.core.access import Caller, Scope
 from fairlane.core.errors import FairlaneError, Forbidden, InvalidRequest
 from fairlane.core.json_types import JsonObject
@@ -122,7 +123,7 @@ def checked(operation: Operation[Q, R], request: Q) -> Q:
         document = given["body"]
         if operation.document is not None:
             (document,) = given["document"].values()
-        raw = msgspec.json.encode(document)
+        raw = encoded(document)
         values |= reading.body(raw)
         if operation.raw_body is not None:
             values[operation.raw_body] = raw

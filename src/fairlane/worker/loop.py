@@ -54,6 +54,8 @@ PROGRESS_SECONDS: Final = 1.0
 PERMIT_WAIT_MS: Final = 30_000
 PAUSE_SECONDS: Final = 0.2
 PAUSE_SECONDS_MAX: Final = 5.0
+_RUNS: Final = "task %s (%s) starts attempt %d of %d"
+_DONE: Final = "task %s (%s) is done in attempt %d of %d"
 
 
 class _Run:
@@ -374,6 +376,7 @@ class Loop:
         self._outage.worked()
         for assignment in assignments:
             run = _Run(assignment, self._source)
+            log.debug(_RUNS, *_named(assignment))
             self._runs[assignment.seq, assignment.fencing_token] = run
             run.task = self._loop.create_task(self._execute(run, executors[assignment.capability]))
             if self._draining:  # it arrived too late to start
@@ -475,6 +478,7 @@ class Loop:
         except Exception as error:  # noqa: BLE001 - whatever it is, the attempt has failed
             await self._fail(run, failures.from_exception(error))
         else:
+            log.debug(_DONE, *_named(run.assignment))
             await _repeated(self._source.complete, run.assignment, result, run.settlement)
 
     def _end(self, run: _Run) -> None:
@@ -510,6 +514,7 @@ class Loop:
         """Release the lease after a stop. After an interruption, fail a started task that may run
         only once.
         """
+        log.debug("task %s (%s) was stopped in attempt %d of %d", *_named(run.assignment))
         may_have_happened = run.began and run.started
         if run.interrupted and may_have_happened and run.work.max_attempts == 1:
             await self._fail(run, ExecutionFailed(INTERRUPTED))
@@ -521,13 +526,9 @@ class Loop:
             run.span.fail(error.message)
         for name, seconds in error.closed.items():
             run.resources.closed(name, retry_after=seconds, reason=error.message)
-        work = run.work
         log.warning(
             "task %s (%s) failed in attempt %d of %d: %s%s",
-            work.task_id,
-            run.assignment.capability,
-            work.attempt,
-            work.max_attempts,
+            *_named(run.assignment),
             error.message,
             f"\n{error.traceback}" if error.traceback else "",
         )
@@ -548,6 +549,12 @@ class Loop:
                 self.stop_runs((a.seq, a.fencing_token) for a in over)
 
 
+def _named(assignment: Assignment) -> tuple[str, str, int, int]:
+    """Return what a line of the log says about a run."""
+    work = assignment.work
+    return work.task_id, assignment.capability, work.attempt, work.max_attempts
+
+
 def _refuse_too_deep(result: object) -> None:
     """Raise `ExecutionFailed` for a result that some caller could not read."""
     if too_deep(result):
@@ -559,17 +566,17 @@ class _Outage:
     """Logs one line when the source of leases becomes unavailable, and one when it recovers."""
 
     def __init__(self) -> None:
-        self._away = False
+        self._failures = 0
 
     def failed(self, error: Exception) -> None:
-        if not self._away:
-            self._away = True
+        if not self._failures:
             log.warning("cannot lease or renew until the scheduler responds again: %s", error)
+        self._failures += 1
 
     def worked(self) -> None:
-        if self._away:
-            self._away = False
-            log.warning("leasing works again")
+        if self._failures:
+            log.warning("leasing works again (%d requests failed)", self._failures)
+            self._failures = 0
 
 
 async def _repeated(
