@@ -12,7 +12,6 @@ import msgspec
 from fairlane.core import audit
 from fairlane.core.access import Caller, Token
 from fairlane.core.approvals import Approval, Voter
-from fairlane.core.cron import Job, RunRecord
 from fairlane.core.entries import QueueEntry
 from fairlane.core.job_documents import JobDocument
 from fairlane.core.json_types import JsonObject
@@ -20,7 +19,7 @@ from fairlane.core.model import Submission, Task
 from fairlane.core.policy import Policy
 from fairlane.core.sessions import SessionSettings
 from fairlane.core.steps import Step
-from fairlane.core.templates import Template, TemplateDefinition
+from fairlane.core.templates import TemplateDefinition
 from fairlane.engine.resource_commands import ResourceReport, SettlePermit
 from fairlane.engine.step_commands import Checkpoint
 
@@ -597,6 +596,3 @@ class UseSecret(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return "UseSecret(…)"
-
-
-Answer = Task | PolicyChange | Template | Job | RunRecord | list[object] | int | str | None
