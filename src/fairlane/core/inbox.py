@@ -2,8 +2,8 @@
 
 A message that steers is a task that waits for the turn of its session, like any other message. The
 run that has the turn may take it. Then the message's task is done, and the run's request keeps the
-message in `inbox`, for further attempts. A message that no run takes gets its turn, in order. So
-none is lost and none is read by two runs, however a run ends.
+message in `inbox`, for further attempts. A message that no run takes is the next turn of its
+session, in order. So none is lost and none is read by two runs, however a run ends.
 
 A message reaches only runs of the same agent and handler whose submitter has the same rights. One
 that does not reach a run holds back later messages of its senders, so that they stay in order.

@@ -2,9 +2,8 @@
 
 A node on a shared store holds a lock that its database releases when the process dies; a worker may
 keep a connection to a server open. A node or worker that only stalls keeps both, so it is judged by
-its leases alone. One that lost only its lock or connection gets them back at once, which is what
-the grace here is for. Whatever is decided, fencing tokens keep a process that returns from changing
-anything.
+its leases alone. One that lost only its lock or connection opens it again within a short grace
+period. Whatever is decided, fencing tokens keep a process that returns from changing anything.
 """
 
 from __future__ import annotations

@@ -135,12 +135,12 @@ def signing_keys(secret: str) -> list[bytes]:
 
 
 def retry_after_ms(attempts: int) -> int | None:
-    """Return the wait after that many attempts; None after the last."""
+    """Return the wait after that many attempts; None to give up after the last."""
     return SCHEDULE_MS[max(attempts, 1) - 1] if attempts <= len(SCHEDULE_MS) else None
 
 
 def judge(delivery: ClaimedDelivery, answer: OutboundResponse, *, now: int) -> DeliveryOutcome:
-    """Return what a response means: 2xx succeeds, 410 ends the delivery, others are retried."""
+    """Return what a response means: 2xx is success, 410 gives up, others are retried."""
     status = answer.status
     if 200 <= status < 300:
         return DeliveryOutcome(delivered=True, status=status)
@@ -154,7 +154,9 @@ def judge(delivery: ClaimedDelivery, answer: OutboundResponse, *, now: int) -> D
 def failed(
     delivery: ClaimedDelivery, error: str, *, wait_ms: int | None = None, status: int | None = None
 ) -> DeliveryOutcome:
-    """Return a failed attempt; the next is never earlier than the receiver asked for."""
+    """Return a failed attempt: given up if the schedule has ended, else retried, never earlier
+    than the receiver asked for.
+    """
     scheduled = retry_after_ms(delivery.attempt)
     wait = None if scheduled is None else max(scheduled, wait_ms or 0)
     return DeliveryOutcome(False, one_line(error), wait, status)

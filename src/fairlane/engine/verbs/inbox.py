@@ -1,7 +1,7 @@
 """The inbox of a run: take messages that wait in its session, and withdraw them.
 
 A message stays a waiting task until a run takes it, in the transaction that saves it for the run.
-What is not taken needs no handling when the run ends: it gets its turn like any other.
+A message that no run took needs no handling when the run ends: it is the next turn.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def withdraw(tx: Transaction, requests: Sequence[WithdrawMessage], now: int) -> 
 def _unknown(request: WithdrawMessage) -> NotFound:
     """Return the same error for another agent's message as for one that does not exist."""
     return NotFound(
-        f"no such message waits in session {request.key}: it was never sent, or its run has ended"
+        f"session {request.key} has no such message: it was never sent, or its run has ended"
     )
 
 
