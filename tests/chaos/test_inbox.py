@@ -20,7 +20,7 @@ SENT = {
 def test_a_message_without_a_run_is_lost_unless_its_task_says_why() -> None:
     tasks = {one.id: one for one in (task("t1", "a-1"), task("t2", "a-2", attempts=0))}
     assert [one.split()[0] for one in inbox.lost(SENT, tasks, {"b-1"})] == ["a-2"]
-    tasks["t2"] = task("t2", "a-2", attempts=0, error="withdrawn: its sender took it back")
+    tasks["t2"] = task("t2", "a-2", attempts=0, error="withdrawn: the sender withdrew the message")
     assert inbox.lost(SENT, tasks, {"b-1"}) == []
 
 

@@ -37,7 +37,7 @@ async def test_what_is_wrong_is_listed_and_the_command_fixes_it(
     api = server.api
     answer = (await api.get("/attention")).json
     assert (answer["count"], answer["items"]) == (0, [])
-    assert answer["summary"].startswith("all is well")
+    assert answer["summary"].startswith("nothing needs attention")
 
     nobody = (await api.post("/tasks", {"handler": "ehco"})).json["taskId"]
     await api.post("/lanes/team/pause")

@@ -74,7 +74,7 @@ class Keys:
 def back_up(url: str, file: Path, say: Say) -> CopyReport:
     """Write a backup of a store, which servers may use meanwhile."""
     if file.exists():
-        raise InvalidRequest(f"{file} exists already; name a new file")
+        raise InvalidRequest(f"{file} already exists; choose another file name")
     began = SystemClock().monotonic()
     existing_store(url).close()
     with _draft(file) as draft:
@@ -93,7 +93,7 @@ def back_up(url: str, file: Path, say: Say) -> CopyReport:
 
 
 def restore(file: Path, url: str, say: Say, *, replace: bool) -> CopyReport:
-    """Bring a backup into a store that no server uses; with `replace`, into one that is not empty.
+    """Restore a backup into a store that no server is using; with `replace`, even if not empty.
 
     The store has everything of the backup or, if this fails, what it had before.
     """
@@ -159,7 +159,7 @@ def _restore_database(source: StoreSide, url: str, say: Say, *, replace: bool) -
         if not replace:
             check_empty(target)
         if target.is_served():
-            raise StoreInUse(f"servers use {target.location}; stop them before you restore")
+            raise StoreInUse(f"servers are using {target.location}; stop them before you restore")
         return copy_store(source, target, say, clear=target.drop_all if replace else None)
 
 

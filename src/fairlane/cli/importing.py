@@ -81,7 +81,7 @@ class Import:
         document = self._object()
         if not policies.FOREIGN.is_foreign(document):
             raise InvalidRequest(
-                f"{self._file} is not a configuration of PinchTab: it has no section 'scheduler'"
+                f"{self._file} is not a PinchTab configuration: it has no section 'scheduler'"
             )
         self._policy(document)
 
@@ -173,8 +173,8 @@ class Import:
             more = len(problems) - SHOWN_MAX
             shown = "; ".join(problems[:SHOWN_MAX]) + (f"; and {more} more" if more > 0 else "")
             raise InvalidRequest(
-                f"nothing was imported from {self._file}: {shown}. Leave these out with "
-                "--skip-invalid",
+                f"nothing was imported from {self._file}: {shown}. Use "
+                "--skip-invalid to leave these out",
                 details={"problems": problems[:100]},
             )
 

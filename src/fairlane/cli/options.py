@@ -251,7 +251,10 @@ _SHARED: Final[Mapping[str, tuple[str, JsonMapping]]] = {
         "sender of the message; only messages from the same sender are merged",
         {"metavar": "NAME"},
     ),
-    "message-id": ("id of the message in the chat, to withdraw it by", {"metavar": "ID"}),
+    "message-id": (
+        "ID of the message in the chat; use it to withdraw the message",
+        {"metavar": "ID"},
+    ),
     "sent-at": (
         "when the message was sent (RFC 3339); refused if that was before the last stopall",
         {"metavar": "TIME"},
@@ -264,7 +267,7 @@ _SHARED: Final[Mapping[str, tuple[str, JsonMapping]]] = {
     "cap": ("maximum number of waiting tasks", {"metavar": "N", "type": whole}),
     "drop": ("what to drop when the cap is exceeded: old or new", {"metavar": "WHICH"}),
     "debounce": (
-        "wait this long for more messages from the same sender; 0 disables the wait",
+        "wait this long for more messages from the same sender, or 0 not to wait",
         {"type": duration},
     ),
     "debounce-max": (
@@ -340,14 +343,14 @@ def filter_tasks(parser: Parser) -> None:
     parser.add_argument(
         "--failure",
         metavar="ERR",
-        help="only failed or parked tasks of this group of fairlane failures",
+        help="only failed or parked tasks of this failure group (see fairlane failures)",
     )
     parser.add_argument(
         "--where",
         metavar="NAME=VALUE",
         action="append",
         help="only tasks with this value, such as metadata.customer=42 or params.url=x; "
-        "in a list, one item is enough (repeatable)",
+        "a list matches if one item does (repeatable)",
     )
     parser.add_argument(
         "--text",

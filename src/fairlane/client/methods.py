@@ -404,7 +404,7 @@ class TaskFields(TypedDict, total=False):
     lane: Lane that the task runs in
     session: Session whose tasks run in order
     priority: Lower numbers run first, -1000000 to 1000000
-    deadline: Fail the task if it has not finished by then
+    deadline: Fail the task if it has not finished by this time
     run_at: Do not start before this time
     delay_ms: Do not start before this delay has passed, 0 to 31536000000
     callback_url: URL that receives a POST when the task finishes
@@ -669,7 +669,7 @@ class Methods(ABC):
         """Show a cron job.
 
         Args:
-            job: Id of the job, or its name if only one agent uses that name
+            job: Id of the job, or its name if only one agent has a job of that name
         """
         request = CronJobRequest(job=job)
         return self.perform(CRON_JOB, request)
@@ -678,7 +678,7 @@ class Methods(ABC):
         """Change fields of a cron job.
 
         Args:
-            job: Id of the job, or its name if only one agent uses that name
+            job: Id of the job, or its name if only one agent has a job of that name
             document: Fields to change; null clears a field
         """
         request = ChangeCronJob(job=job, document=as_object(document))
@@ -688,7 +688,7 @@ class Methods(ABC):
         """Delete a cron job; the log of its runs stays.
 
         Args:
-            job: Id of the job, or its name if only one agent uses that name
+            job: Id of the job, or its name if only one agent has a job of that name
             cancel: Also cancel the tasks that the job has started
         """
         request = DeleteCronJob(job=job, cancel=cancel)
@@ -698,7 +698,7 @@ class Methods(ABC):
         """Enable or disable a cron job.
 
         Args:
-            job: Id of the job, or its name if only one agent uses that name
+            job: Id of the job, or its name if only one agent has a job of that name
             enabled: Whether the job is enabled
         """
         request = ToggleCronJob(job=job, enabled=enabled)
@@ -708,7 +708,7 @@ class Methods(ABC):
         """Run a cron job now; its schedule does not change.
 
         Args:
-            job: Id of the job, or its name if only one agent uses that name
+            job: Id of the job, or its name if only one agent has a job of that name
         """
         request = CronJobRequest(job=job)
         return self.perform(RUN_CRON_JOB, request)
@@ -725,7 +725,7 @@ class Methods(ABC):
         """List the runs of a cron job, newest first.
 
         Args:
-            job: Id of the job, or its name if only one agent uses that name
+            job: Id of the job, or its name if only one agent has a job of that name
             status: Only runs with this status
             limit: Maximum number of items, 1 to 1000
             cursor: nextCursor of the previous page
@@ -804,13 +804,13 @@ class Methods(ABC):
     def resolve_effect(
         self, task_id: str, name: str, *, happened: bool, value: object = None
     ) -> EffectResolved:
-        """Say whether an effect with an unknown outcome happened; its task runs again.
+        """Record whether an effect with an unknown outcome happened; its task runs again.
 
         Args:
             task_id: Id of the task
             name: Name of the effect
             happened: Whether the effect happened; if not, the next run acts again
-            value: Its result for the run, as any JSON
+            value: Result of the effect for the run, as any JSON
         """
         request = ResolveTaskEffect(task_id=task_id, name=name, happened=happened, value=value)
         return self.perform(RESOLVE_EFFECT, request)
@@ -924,7 +924,7 @@ class Methods(ABC):
                 RFC 3339; UTC unless it has a zone
             until: Only tasks that failed before this time: 1h or 2d ago, 10:00, a date or RFC
                 3339; UTC unless it has a zone
-            fingerprint: Fingerprint of a group of GET /failures
+            fingerprint: Fingerprint of a group from GET /failures
             dry_run: Only count the tasks
             limit: Change at most this many; nextCursor continues. Default: all, 1 to 10000
             cursor: nextCursor of the previous page
@@ -952,7 +952,7 @@ class Methods(ABC):
         """Show runs, failures, waits and durations of the last hours, by handler and by agent.
 
         Args:
-            window: How far to look back, in full hours and the current one
+            window: How far to look back, in whole hours including the current one
             agent: Only tasks of this agent
             handler: Only tasks of this handler
         """
@@ -976,12 +976,12 @@ class Methods(ABC):
     def lease_inbox(
         self, lease_id: str, *, token: int | None = None, after: str | None = None, wait_ms: int = 0
     ) -> LeaseInbox:
-        """Read the messages that reach a run; the next read takes those of this one.
+        """Read the messages for a run; the next read takes those of this one.
 
         Args:
             lease_id: Id of the lease
             token: Fencing token, checked in addition to the one in the id
-            after: The cursor of the last response, whose messages are taken by this
+            after: The cursor of the last response; this request takes its messages
             wait_ms: Maximum wait if there is no message, 0 to 60000
         """
         request = ReadInbox(lease_id=lease_id, token=token, after=after, wait_ms=wait_ms)
@@ -990,7 +990,7 @@ class Methods(ABC):
     def take_inbox(
         self, lease_id: str, *, token: int | None = None, after: str | None = None, wait_ms: int = 0
     ) -> LeaseInbox:
-        """Take the messages that reach a run; safe to repeat with the same cursor.
+        """Take the messages for a run; safe to repeat with the same cursor.
 
         Args:
             lease_id: Id of the lease
@@ -1002,7 +1002,7 @@ class Methods(ABC):
         return self.perform(TAKE_INBOX, request)
 
     def withdraw_message(self, key: str, message_id: str) -> MessageWithdrawn:
-        """Withdraw a message that no run has yet.
+        """Withdraw a message that no run has taken yet.
 
         Args:
             key: Key of the session
@@ -1188,7 +1188,7 @@ class Methods(ABC):
             permits: Permits to settle
             closed: Resources to close because their provider refuses requests
             observed: Remaining amounts that providers reported, by resource and unit
-            inbox_after: Cursor of the inbox that the run has; its messages are taken by this
+            inbox_after: The run's inbox cursor; this request takes the messages up to it
         """
         request = RenewLease(
             lease_id=lease_id,
@@ -1885,7 +1885,7 @@ class Methods(ABC):
             metadata: Object stored with the task
             llm_config: Settings for the agent that runs an instruction
             timeout_ms: Maximum duration of one attempt, 1 to 86400000
-            needs: Amounts that the task needs; a message that is merged adds none
+            needs: Amounts that the task needs; a merged message adds none
             idempotency_key: A repeated request with the same key has no further effect
         """
         request = SendMessage(
@@ -2069,7 +2069,7 @@ class Methods(ABC):
             finished_until: Only tasks that ended before this time: 1h or 2d ago, 10:00, a date
                 or RFC 3339; UTC unless it has a zone
             error: Only tasks with this text in their error
-            failure: Only failed or parked tasks with this fingerprint of GET /failures
+            failure: Only failed or parked tasks with this fingerprint from GET /failures
             where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
             text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
                 instruction, params or metadata; a page covers 20,000 tasks and may be empty
@@ -2143,7 +2143,7 @@ class Methods(ABC):
             finished_until: Only tasks that ended before this time: 1h or 2d ago, 10:00, a date
                 or RFC 3339; UTC unless it has a zone
             error: Only tasks with this text in their error
-            failure: Only failed or parked tasks with this fingerprint of GET /failures
+            failure: Only failed or parked tasks with this fingerprint from GET /failures
             where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
             text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
                 instruction, params or metadata; a page covers 20,000 tasks and may be empty
@@ -2287,7 +2287,7 @@ class Methods(ABC):
             finished_until: Only tasks that ended before this time: 1h or 2d ago, 10:00, a date
                 or RFC 3339; UTC unless it has a zone
             error: Only tasks with this text in their error
-            failure: Only failed or parked tasks with this fingerprint of GET /failures
+            failure: Only failed or parked tasks with this fingerprint from GET /failures
             where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
             text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
                 instruction, params or metadata; a page covers 20,000 tasks and may be empty
@@ -2362,7 +2362,7 @@ class Methods(ABC):
             finished_until: Only tasks that ended before this time: 1h or 2d ago, 10:00, a date
                 or RFC 3339; UTC unless it has a zone
             error: Only tasks with this text in their error
-            failure: Only failed or parked tasks with this fingerprint of GET /failures
+            failure: Only failed or parked tasks with this fingerprint from GET /failures
             where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
             text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
                 instruction, params or metadata; a page covers 20,000 tasks and may be empty
@@ -2437,7 +2437,7 @@ class Methods(ABC):
             finished_until: Only tasks that ended before this time: 1h or 2d ago, 10:00, a date
                 or RFC 3339; UTC unless it has a zone
             error: Only tasks with this text in their error
-            failure: Only failed or parked tasks with this fingerprint of GET /failures
+            failure: Only failed or parked tasks with this fingerprint from GET /failures
             where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
             text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
                 instruction, params or metadata; a page covers 20,000 tasks and may be empty
@@ -2604,7 +2604,7 @@ class Methods(ABC):
         rate: str | None = None,
         max_open: int | None = None,
     ) -> TokenCreated:
-        """Create an access token; its text is in this response only.
+        """Create an access token; only this response shows its text.
 
         Args:
             name: Name of the token, for operators
@@ -3016,7 +3016,7 @@ class AsyncMethods(ABC):
         """Show a cron job.
 
         Args:
-            job: Id of the job, or its name if only one agent uses that name
+            job: Id of the job, or its name if only one agent has a job of that name
         """
         request = CronJobRequest(job=job)
         return await self.perform(CRON_JOB, request)
@@ -3025,7 +3025,7 @@ class AsyncMethods(ABC):
         """Change fields of a cron job.
 
         Args:
-            job: Id of the job, or its name if only one agent uses that name
+            job: Id of the job, or its name if only one agent has a job of that name
             document: Fields to change; null clears a field
         """
         request = ChangeCronJob(job=job, document=as_object(document))
@@ -3035,7 +3035,7 @@ class AsyncMethods(ABC):
         """Delete a cron job; the log of its runs stays.
 
         Args:
-            job: Id of the job, or its name if only one agent uses that name
+            job: Id of the job, or its name if only one agent has a job of that name
             cancel: Also cancel the tasks that the job has started
         """
         request = DeleteCronJob(job=job, cancel=cancel)
@@ -3045,7 +3045,7 @@ class AsyncMethods(ABC):
         """Enable or disable a cron job.
 
         Args:
-            job: Id of the job, or its name if only one agent uses that name
+            job: Id of the job, or its name if only one agent has a job of that name
             enabled: Whether the job is enabled
         """
         request = ToggleCronJob(job=job, enabled=enabled)
@@ -3055,7 +3055,7 @@ class AsyncMethods(ABC):
         """Run a cron job now; its schedule does not change.
 
         Args:
-            job: Id of the job, or its name if only one agent uses that name
+            job: Id of the job, or its name if only one agent has a job of that name
         """
         request = CronJobRequest(job=job)
         return await self.perform(RUN_CRON_JOB, request)
@@ -3072,7 +3072,7 @@ class AsyncMethods(ABC):
         """List the runs of a cron job, newest first.
 
         Args:
-            job: Id of the job, or its name if only one agent uses that name
+            job: Id of the job, or its name if only one agent has a job of that name
             status: Only runs with this status
             limit: Maximum number of items, 1 to 1000
             cursor: nextCursor of the previous page
@@ -3151,13 +3151,13 @@ class AsyncMethods(ABC):
     async def resolve_effect(
         self, task_id: str, name: str, *, happened: bool, value: object = None
     ) -> EffectResolved:
-        """Say whether an effect with an unknown outcome happened; its task runs again.
+        """Record whether an effect with an unknown outcome happened; its task runs again.
 
         Args:
             task_id: Id of the task
             name: Name of the effect
             happened: Whether the effect happened; if not, the next run acts again
-            value: Its result for the run, as any JSON
+            value: Result of the effect for the run, as any JSON
         """
         request = ResolveTaskEffect(task_id=task_id, name=name, happened=happened, value=value)
         return await self.perform(RESOLVE_EFFECT, request)
@@ -3271,7 +3271,7 @@ class AsyncMethods(ABC):
                 RFC 3339; UTC unless it has a zone
             until: Only tasks that failed before this time: 1h or 2d ago, 10:00, a date or RFC
                 3339; UTC unless it has a zone
-            fingerprint: Fingerprint of a group of GET /failures
+            fingerprint: Fingerprint of a group from GET /failures
             dry_run: Only count the tasks
             limit: Change at most this many; nextCursor continues. Default: all, 1 to 10000
             cursor: nextCursor of the previous page
@@ -3299,7 +3299,7 @@ class AsyncMethods(ABC):
         """Show runs, failures, waits and durations of the last hours, by handler and by agent.
 
         Args:
-            window: How far to look back, in full hours and the current one
+            window: How far to look back, in whole hours including the current one
             agent: Only tasks of this agent
             handler: Only tasks of this handler
         """
@@ -3323,12 +3323,12 @@ class AsyncMethods(ABC):
     async def lease_inbox(
         self, lease_id: str, *, token: int | None = None, after: str | None = None, wait_ms: int = 0
     ) -> LeaseInbox:
-        """Read the messages that reach a run; the next read takes those of this one.
+        """Read the messages for a run; the next read takes those of this one.
 
         Args:
             lease_id: Id of the lease
             token: Fencing token, checked in addition to the one in the id
-            after: The cursor of the last response, whose messages are taken by this
+            after: The cursor of the last response; this request takes its messages
             wait_ms: Maximum wait if there is no message, 0 to 60000
         """
         request = ReadInbox(lease_id=lease_id, token=token, after=after, wait_ms=wait_ms)
@@ -3337,7 +3337,7 @@ class AsyncMethods(ABC):
     async def take_inbox(
         self, lease_id: str, *, token: int | None = None, after: str | None = None, wait_ms: int = 0
     ) -> LeaseInbox:
-        """Take the messages that reach a run; safe to repeat with the same cursor.
+        """Take the messages for a run; safe to repeat with the same cursor.
 
         Args:
             lease_id: Id of the lease
@@ -3349,7 +3349,7 @@ class AsyncMethods(ABC):
         return await self.perform(TAKE_INBOX, request)
 
     async def withdraw_message(self, key: str, message_id: str) -> MessageWithdrawn:
-        """Withdraw a message that no run has yet.
+        """Withdraw a message that no run has taken yet.
 
         Args:
             key: Key of the session
@@ -3535,7 +3535,7 @@ class AsyncMethods(ABC):
             permits: Permits to settle
             closed: Resources to close because their provider refuses requests
             observed: Remaining amounts that providers reported, by resource and unit
-            inbox_after: Cursor of the inbox that the run has; its messages are taken by this
+            inbox_after: The run's inbox cursor; this request takes the messages up to it
         """
         request = RenewLease(
             lease_id=lease_id,
@@ -4236,7 +4236,7 @@ class AsyncMethods(ABC):
             metadata: Object stored with the task
             llm_config: Settings for the agent that runs an instruction
             timeout_ms: Maximum duration of one attempt, 1 to 86400000
-            needs: Amounts that the task needs; a message that is merged adds none
+            needs: Amounts that the task needs; a merged message adds none
             idempotency_key: A repeated request with the same key has no further effect
         """
         request = SendMessage(
@@ -4420,7 +4420,7 @@ class AsyncMethods(ABC):
             finished_until: Only tasks that ended before this time: 1h or 2d ago, 10:00, a date
                 or RFC 3339; UTC unless it has a zone
             error: Only tasks with this text in their error
-            failure: Only failed or parked tasks with this fingerprint of GET /failures
+            failure: Only failed or parked tasks with this fingerprint from GET /failures
             where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
             text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
                 instruction, params or metadata; a page covers 20,000 tasks and may be empty
@@ -4494,7 +4494,7 @@ class AsyncMethods(ABC):
             finished_until: Only tasks that ended before this time: 1h or 2d ago, 10:00, a date
                 or RFC 3339; UTC unless it has a zone
             error: Only tasks with this text in their error
-            failure: Only failed or parked tasks with this fingerprint of GET /failures
+            failure: Only failed or parked tasks with this fingerprint from GET /failures
             where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
             text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
                 instruction, params or metadata; a page covers 20,000 tasks and may be empty
@@ -4638,7 +4638,7 @@ class AsyncMethods(ABC):
             finished_until: Only tasks that ended before this time: 1h or 2d ago, 10:00, a date
                 or RFC 3339; UTC unless it has a zone
             error: Only tasks with this text in their error
-            failure: Only failed or parked tasks with this fingerprint of GET /failures
+            failure: Only failed or parked tasks with this fingerprint from GET /failures
             where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
             text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
                 instruction, params or metadata; a page covers 20,000 tasks and may be empty
@@ -4713,7 +4713,7 @@ class AsyncMethods(ABC):
             finished_until: Only tasks that ended before this time: 1h or 2d ago, 10:00, a date
                 or RFC 3339; UTC unless it has a zone
             error: Only tasks with this text in their error
-            failure: Only failed or parked tasks with this fingerprint of GET /failures
+            failure: Only failed or parked tasks with this fingerprint from GET /failures
             where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
             text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
                 instruction, params or metadata; a page covers 20,000 tasks and may be empty
@@ -4788,7 +4788,7 @@ class AsyncMethods(ABC):
             finished_until: Only tasks that ended before this time: 1h or 2d ago, 10:00, a date
                 or RFC 3339; UTC unless it has a zone
             error: Only tasks with this text in their error
-            failure: Only failed or parked tasks with this fingerprint of GET /failures
+            failure: Only failed or parked tasks with this fingerprint from GET /failures
             where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
             text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
                 instruction, params or metadata; a page covers 20,000 tasks and may be empty
@@ -4957,7 +4957,7 @@ class AsyncMethods(ABC):
         rate: str | None = None,
         max_open: int | None = None,
     ) -> TokenCreated:
-        """Create an access token; its text is in this response only.
+        """Create an access token; only this response shows its text.
 
         Args:
             name: Name of the token, for operators

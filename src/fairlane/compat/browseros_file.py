@@ -83,7 +83,7 @@ def _rows(file: Path, table: str) -> list[Cells]:
             columns = connection.execute("SELECT name FROM pragma_table_info(?)", (table,))
             names = [str(name) for (name,) in columns.fetchall()]
             if not names and table != "task_templates":
-                raise InvalidRequest(f"{file} is not a file of BrowserOS: it has no table {table}")
+                raise InvalidRequest(f"{file} is not a BrowserOS file: it has no table {table}")
             if not names:
                 return []
             found = connection.execute(f"SELECT * FROM {table}")  # noqa: S608 - a fixed name

@@ -81,13 +81,13 @@ class ApprovalRequest(
     ] = None
     count: Annotated[
         Annotated[int, Meta(ge=1, le=COUNT_MAX)] | None,
-        Meta(description="Number of different people who must approve; 1"),
+        Meta(description="Number of different people who must approve; default: 1"),
     ] = None
     expires_ms: Annotated[
         ExpiresMs | None, Meta(description="Decide automatically after this time; default: never")
     ] = None
     on_expiry: Annotated[
-        DecisionWord | None, Meta(description="Decision after that time; reject")
+        DecisionWord | None, Meta(description="Decision after that time; default: reject")
     ] = None
 
 
@@ -177,7 +177,9 @@ def _problems(request: ApprovalRequest, path: str) -> list[Problem]:
     names = request.approvers or ()
     if len(names) != len(set(names)):
         found.append(
-            Problem(f"{prefix}approvers", f"field '{prefix}approvers' must not name anyone twice")
+            Problem(
+                f"{prefix}approvers", f"field '{prefix}approvers' must not contain a name twice"
+            )
         )
     if names and len(names) < (request.count or 1):
         found.append(
@@ -332,13 +334,13 @@ def may_decide(approval: Approval, voter: Voter) -> FairlaneError | None:
     """Return why a person may not decide, or None."""
     if voter.agent is not None and voter.agent == approval.agent:
         return OwnTask(
-            f"a token of agent {voter.agent} cannot decide about that agent's own task; "
+            f"a token of agent {voter.agent} cannot decide on that agent's own task; "
             "ask a person with another token"
         )
     if voter.token is not None and voter.token in (approval.submitter, approval.asker):
         return OwnTask(
-            "the token that submitted the task or asked the question cannot decide about it; "
-            "decide with another token"
+            "the token that submitted the task or asked the question cannot decide on it; "
+            "use another token"
         )
     names = approvers(approval)
     if names is None:
@@ -346,7 +348,7 @@ def may_decide(approval: Approval, voter: Voter) -> FairlaneError | None:
     if voter.name in names or voter.agent in names:
         return None
     return Forbidden(
-        f"only {', '.join(names)} may decide about this approval", details={"approvers": [*names]}
+        f"only {', '.join(names)} may decide on this approval", details={"approvers": [*names]}
     )
 
 

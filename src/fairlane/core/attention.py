@@ -188,7 +188,8 @@ def _stuck(found: Troubles, reasons: Mapping[str, Why]) -> Iterator[AttentionIte
         if why is None or task.terminal:
             continue
         command = _raising(why.ceiling) or f"fairlane why {task.id}"
-        text = f"task {task.id} of {task.agent} waits since {moments.text(task.queued_at)}: "
+        since = moments.text(task.queued_at)
+        text = f"task {task.id} of {task.agent} has been waiting since {since}: "
         yield AttentionItem(
             STUCK,
             text + why.reason,
@@ -261,7 +262,10 @@ def _cron(found: Troubles) -> Iterator[AttentionItem]:
         text = f"cron job {job.name} failed {times}{why}"
         command = f"fairlane cron run {job.id}"
         if job.stopped:
-            text, command = f"{text}; it is off because of that", f"fairlane cron on {job.id}"
+            text, command = (
+                f"{text}; the job was disabled because of that",
+                f"fairlane cron on {job.id}",
+            )
         yield AttentionItem(CRON, text, command, job.errors, job.last_run_at)
 
 
@@ -280,7 +284,8 @@ def _webhooks(found: Troubles) -> Iterator[AttentionItem]:
 
 def _approvals(found: Troubles) -> Iterator[AttentionItem]:
     for one in found.approvals:
-        text = f'"{_cut(one.title)}" waits for a decision since {moments.text(one.opened_at)}'
+        since = moments.text(one.opened_at)
+        text = f'"{_cut(one.title)}" has been waiting for a decision since {since}'
         yield AttentionItem(APPROVAL, text, f"fairlane approve {one.id}", since_at=one.opened_at)
 
 

@@ -178,13 +178,13 @@ class MessageTaken(CallerError):
 
 
 class SessionBusy(CallerError):
-    """The session is busy, and the message is not to wait."""
+    """The session is busy, and the mode of the message does not let it wait."""
 
     code = "session_busy"
 
 
 class ApprovalChanged(CallerError):
-    """What the approval says has changed since the caller read it."""
+    """The content of the approval has changed since the caller read it."""
 
     code = "approval_changed"
 
@@ -196,7 +196,7 @@ class ApprovalClosed(CallerError):
 
 
 class StepChanged(CallerError):
-    """A run calls other steps than the ones that earlier runs of its task recorded."""
+    """A run calls different steps from those that earlier runs of its task recorded."""
 
     code = "step_changed"
 

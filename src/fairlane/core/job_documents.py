@@ -78,7 +78,7 @@ class JobDocument(
     ] = None
     overlap: Annotated[
         Overlap | None,
-        Meta(description="What to do if the previous run is still going; default: skip"),
+        Meta(description="What to do if the previous run is still in progress; default: skip"),
     ] = None
     misfire: Annotated[
         Misfire | None, Meta(description="Which missed runs to catch up on; default: once")

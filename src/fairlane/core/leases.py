@@ -22,7 +22,7 @@ RAN_TOO_LONG = "deadline exceeded while running"
 WORKER_GONE = "worker stopped reporting: its lease expired"
 CONNECTION_GONE = "worker gone: its connection ended before its lease"
 UNREADABLE = "the stored request cannot be read; submit the task again"
-RELEASED_TOO_OFTEN = "released too often without a result: maxReleases of its lane is reached"
+RELEASED_TOO_OFTEN = "released too often without a result: the lane's maxReleases was reached"
 
 # A fencing token stays below 2**53, which every JSON parser reads exactly.
 FENCING_TOKENS_PER_SECOND = 1 << 20

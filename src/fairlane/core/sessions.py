@@ -37,7 +37,7 @@ Drop = Literal["old", "new"]
 DROPPED: Final = "queue_dropped: a newer message took its place in the session's queue"
 INTERRUPTED: Final = "interrupted: a newer message in its session had to run immediately"
 ROLLED_BACK: Final = "rolled_back: a newer message took the place of this turn"
-WITHDRAWN: Final = "withdrawn: its sender took it back"
+WITHDRAWN: Final = "withdrawn: the sender withdrew the message"
 STOPPED: Final = "stopped: its session was stopped"
 RESET: Final = "session_reset: its session was reset"
 

@@ -144,7 +144,7 @@ class TaskRequest(TaskWork, gc=False):
         Meta(description="Lower numbers run first"),
     ] = None
     deadline: Annotated[
-        Moment | None, Meta(description="Fail the task if it has not finished by then")
+        Moment | None, Meta(description="Fail the task if it has not finished by this time")
     ] = None
     run_at: Annotated[Moment | None, Meta(description="Do not start before this time")] = None
     delay_ms: Annotated[

@@ -31,7 +31,7 @@ class Until(msgspec.Struct, rename=json_name, omit_defaults=True, forbid_unknown
     at: Annotated[Moment | None, Meta(description="A time")] = None
     delay_ms: Annotated[
         Annotated[int, Meta(ge=0, le=YEAR_MS)] | None,
-        Meta(description="A time from now, by the clock of the server"),
+        Meta(description="Delay from now, by the server's clock"),
     ] = None
     tasks: Annotated[
         Annotated[list[Identifier], Meta(min_length=1, max_length=TASKS_MAX)] | None,

@@ -156,7 +156,7 @@ class Exchange(HttpRequest):
                 return
             elif self.gone or self.stalled:
                 raise InvalidRequest(
-                    "the client sent no line for too long"
+                    "the client sent nothing for too long"
                     if self.stalled
                     else "the connection ended in the middle of the body"
                 )

@@ -60,8 +60,8 @@ def _not_allowed(tool: Tool) -> Forbidden:
 
 def _not_a_person(tool: Tool) -> Forbidden:
     return Forbidden(
-        f"the tool {tool.name} decides for a person; start fairlane mcp with --allow-approve to "
-        "allow it",
+        f"the tool {tool.name} decides on behalf of a person; start fairlane mcp with "
+        "--allow-approve to allow it",
         details={"tool": tool.name, "scope": tool.scope},
     )
 

@@ -33,7 +33,7 @@ SESSIONS: Final[tuple[Tool, ...]] = (
         Calls.withdraw_message,
         "sessions withdraw",
         "cancel",
-        "Withdraw a message that no run has yet.",
+        "Withdraw a message that no run has taken yet.",
         names=_SESSION,
         destructive=True,
     ),

@@ -29,7 +29,7 @@ WATCHING: Final[tuple[Tool, ...]] = (
         Calls.retry_failures,
         "retry",
         "operate",
-        "Queue all failed and parked tasks with the error of one group of failures again.",
+        "Queue all failed and parked tasks of one failure group again.",
         open_world=True,
     ),
     read(
@@ -43,7 +43,7 @@ WATCHING: Final[tuple[Tool, ...]] = (
         "workers",
         Calls.workers,
         "workers",
-        "List workers and the handlers that can be used: where they run, who is silent.",
+        "List workers and the handlers that they offer: where they run, which are silent.",
         strangers=True,
     ),
     read(

@@ -13,7 +13,9 @@ from fairlane.core.types import Moment
 from fairlane.schema.operation import GET, Operation, Request, Response, one_of
 from fairlane.schema.wire import moment_or_none
 
-WELL: Final = "all is well: nothing is stuck, parked, failing or waiting for you"
+WELL: Final = (
+    "nothing needs attention: no task is stuck, parked or waiting for a decision, and nothing fails"
+)
 
 
 class ShowAttention(Request):
@@ -26,14 +28,16 @@ class AttentionStatus(Response):
     kind: Annotated[str, one_of(KINDS)]
     text: Annotated[str, Meta(description="The problem, in one sentence")]
     command: Annotated[str, Meta(description="Command that fixes it")]
-    count: Annotated[int, Meta(description="How many tasks or the like it is about, at least")]
+    count: Annotated[
+        int, Meta(description="Minimum number of tasks, runs or webhooks that it concerns")
+    ]
     since: Moment | None = None
     lane: str | None = None
     task_ids: Annotated[list[str] | None, Meta(description="Ids of the first tasks")] = None
 
 
 class AttentionShown(Response):
-    summary: Annotated[str, Meta(description="How many things need attention, or that all is well")]
+    summary: Annotated[str, Meta(description="Summary in one sentence")]
     entries: list[AttentionStatus] = field(name="items")
     count: int
 

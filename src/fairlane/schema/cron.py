@@ -37,7 +37,7 @@ PREVIEW_MAX: Final = 100
 JobName = Annotated[
     str,
     IdOf("job"),
-    Meta(description="Id of the job, or its name if only one agent uses that name"),
+    Meta(description="Id of the job, or its name if only one agent has a job of that name"),
 ]
 
 

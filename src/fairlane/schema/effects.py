@@ -39,7 +39,12 @@ class EffectBegun(Response):
     name: str
     number: int
     effect: Annotated[str, one_of(effects.STATES)]
-    key: Annotated[str, Meta(description="The same in every run; pass it on as idempotency key")]
+    key: Annotated[
+        str,
+        Meta(
+            description="The same in every run; pass it to the other system as an idempotency key"
+        ),
+    ]
 
 
 class ResolveTaskEffect(Request):
@@ -48,7 +53,7 @@ class ResolveTaskEffect(Request):
     happened: Annotated[
         bool, Meta(description="Whether the effect happened; if not, the next run acts again")
     ]
-    value: Annotated[Any, Meta(description="Its result for the run, as any JSON")] = None
+    value: Annotated[Any, Meta(description="Result of the effect for the run, as any JSON")] = None
 
 
 class EffectResolved(Response):
@@ -74,5 +79,5 @@ RESOLVE_EFFECT: Final = Operation(
     ResolveTaskEffect,
     EffectResolved,
     Scope.OPERATE,
-    "Say whether an effect with an unknown outcome happened; its task runs again",
+    "Record whether an effect with an unknown outcome happened; its task runs again",
 )

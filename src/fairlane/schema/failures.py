@@ -36,7 +36,7 @@ class ListFailures(FailureFilter):
 
 
 class RetryFailures(FailureFilter, kw_only=True):
-    fingerprint: Annotated[str, Meta(description="Fingerprint of a group of GET /failures")]
+    fingerprint: Annotated[str, Meta(description="Fingerprint of a group from GET /failures")]
     dry_run: Annotated[bool, Meta(description="Only count the tasks")] = False
     limit: Annotated[
         Annotated[int, Meta(ge=1, le=CHANGED_MAX)] | None,
@@ -48,8 +48,10 @@ class RetryFailures(FailureFilter, kw_only=True):
 class FailureStatus(Response):
     """Failures that differ only in numbers, ids and addresses."""
 
-    fingerprint: Annotated[str, Meta(description="Name of the group; it never changes")]
-    error: Annotated[str, Meta(description="The error, with marks for the parts that differ")]
+    fingerprint: Annotated[str, Meta(description="Stable name of the group")]
+    error: Annotated[
+        str, Meta(description="The error, with placeholders for the parts that differ")
+    ]
     example: Annotated[str | None, Meta(description="The newest of the errors")]
     count: int
     failed: Annotated[int, Meta(description="How many of the tasks have failed")]

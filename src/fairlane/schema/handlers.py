@@ -25,7 +25,8 @@ Measured = Annotated[int | None, Meta(description="null if nothing was measured"
 
 class ShowHandlers(Request):
     window: Annotated[
-        HandlerWindow, Meta(description="How far to look back, in full hours and the current one")
+        HandlerWindow,
+        Meta(description="How far to look back, in whole hours including the current one"),
     ] = "24h"
     agent: Annotated[str | None, Meta(description="Only tasks of this agent")] = None
     handler: Annotated[str | None, Meta(description="Only tasks of this handler")] = None
@@ -73,10 +74,12 @@ class HandlersShown(Response, kw_only=True):
     window: Annotated[str, one_of(get_args(HandlerWindow))]
     since: Annotated[Moment, Meta(description="Start of the first hour")]
     handlers: Annotated[
-        list[HandlerShown], Meta(description="By total time of their runs, longest first")
+        list[HandlerShown],
+        Meta(description="Sorted by the total time of their runs, longest first"),
     ]
     agents: Annotated[
-        list[AgentTimeShown], Meta(description="By total time of their runs, longest first")
+        list[AgentTimeShown],
+        Meta(description="Sorted by the total time of their runs, longest first"),
     ]
     count: Annotated[int, Meta(description="Number of handlers")]
     offered: Annotated[

@@ -25,7 +25,7 @@ WaitMs = Annotated[
 
 class ReadInbox(NamedLease):
     after: Annotated[
-        After, Meta(description="The cursor of the last response, whose messages are taken by this")
+        After, Meta(description="The cursor of the last response; this request takes its messages")
     ] = None
     wait_ms: WaitMs = 0
 
@@ -78,7 +78,7 @@ LEASE_INBOX: Final = Operation(
     ReadInbox,
     LeaseInbox,
     Scope.LEASE,
-    "Read the messages that reach a run; the next read takes those of this one",
+    "Read the messages for a run; the next read takes those of this one",
     waits="wait_ms",
 )
 TAKE_INBOX: Final = Operation(
@@ -88,7 +88,7 @@ TAKE_INBOX: Final = Operation(
     TakeInbox,
     LeaseInbox,
     Scope.LEASE,
-    "Take the messages that reach a run; safe to repeat with the same cursor",
+    "Take the messages for a run; safe to repeat with the same cursor",
     waits="wait_ms",
 )
 WITHDRAW_MESSAGE: Final = Operation(
@@ -98,5 +98,5 @@ WITHDRAW_MESSAGE: Final = Operation(
     WithdrawOf,
     MessageWithdrawn,
     Scope.CANCEL,
-    "Withdraw a message that no run has yet",
+    "Withdraw a message that no run has taken yet",
 )

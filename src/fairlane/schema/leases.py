@@ -175,7 +175,7 @@ class RenewLease(NamedLease):
     observed: Observed = None
     inbox_after: Annotated[
         Annotated[str, Meta(max_length=CURSOR_CHARACTERS_MAX)] | None,
-        Meta(description="Cursor of the inbox that the run has; its messages are taken by this"),
+        Meta(description="The run's inbox cursor; this request takes the messages up to it"),
     ] = None
 
 
@@ -358,7 +358,7 @@ class RunInbox(Response):
 class LeaseRenewed(LeaseStatus, kw_only=True):
     cancel_requested: Annotated[bool, Meta(description="Whether the worker must stop the task")]
     inbox: Annotated[
-        RunInbox | None, Meta(description="Messages that reach the run, if there are any")
+        RunInbox | None, Meta(description="New messages for the run, if there are any")
     ] = None
 
 

@@ -116,7 +116,7 @@ class SendMessage(MessageSettings, Request, kw_only=True):
     )
     needs: Annotated[
         Needs | None,
-        Meta(description="Amounts that the task needs; a message that is merged adds none"),
+        Meta(description="Amounts that the task needs; a merged message adds none"),
     ] = None
     idempotency_key: Annotated[Once | None, Header("Idempotency-Key")] = None
     raw: Annotated[bytes, RawBody()] = b""

@@ -46,7 +46,7 @@ class TaskFilter(Request):
     )
     failure: Annotated[
         str | None,
-        Meta(description="Only failed or parked tasks with this fingerprint of GET /failures"),
+        Meta(description="Only failed or parked tasks with this fingerprint from GET /failures"),
     ] = None
     where: Annotated[
         Annotated[list[Text], Meta(max_length=CONDITIONS_MAX)] | None,

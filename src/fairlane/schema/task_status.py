@@ -48,7 +48,7 @@ class StepStatus(Response):
     at: Annotated[Moment | None, Meta(description="When it was recorded; not in a lease")] = None
     effect: Annotated[
         Annotated[str, one_of(effects.STATES)] | None,
-        Meta(description="What is known of an effect; absent for an ordinary step"),
+        Meta(description="State of an effect; absent for an ordinary step"),
     ] = None
 
 
@@ -111,9 +111,7 @@ class TaskStatus(Response, kw_only=True):
     ] = None
     rolled_back: Annotated[
         list[str] | None,
-        Meta(
-            description="Ids of messages that the agent has to forget: their turn was rolled back"
-        ),
+        Meta(description="Ids of messages that the agent must forget: their turn was rolled back"),
     ] = None
     cron: Annotated[CronOrigin | None, Meta(description="Cron job that submitted the task")] = None
     generation: Annotated[
@@ -130,16 +128,16 @@ class TaskStatus(Response, kw_only=True):
     session: str | None = None
     conversation_id: Annotated[
         str | None,
-        Meta(description="The same for all tasks of an agent in a session, until its next reset"),
+        Meta(description="The same for all tasks of an agent in a session until its next reset"),
     ] = None
     batch: str | None = None
     gate: str | None = None
     notice: Annotated[
         str | None, Meta(description="Why a task that is ready cannot start: no worker can run it")
     ] = None
-    progress: Annotated[
-        object, Meta(description="What a running task reported last about its progress")
-    ] = None
+    progress: Annotated[object, Meta(description="Progress that a running task last reported")] = (
+        None
+    )
     approval: Annotated[
         ApprovalOutcome | None, Meta(description="The decision that the task waits for or needed")
     ] = None

@@ -53,7 +53,9 @@ Once = Annotated[
 
 Warnings = Annotated[
     list[str] | None,
-    Meta(description="What may be wrong: a handler that no worker offers, a lane that is unknown"),
+    Meta(
+        description="Possible problems, such as a handler that no worker offers or an unknown lane"
+    ),
 ]
 
 # -------------------------------------------------------------------- requests

@@ -58,7 +58,7 @@ class TimelineShown(Response):
     role: Annotated[
         str,
         one_of(ROLES),
-        Meta(description="What the task is to the requested one: itself, a dependency, a child"),
+        Meta(description="Relation to the requested task: itself, a dependency or a child"),
     ]
     title: str
     agent: str

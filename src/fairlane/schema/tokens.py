@@ -93,7 +93,7 @@ CREATE_TOKEN: Final = Operation(
     CreateAccessToken,
     TokenCreated,
     Scope.ADMIN,
-    "Create an access token; its text is in this response only",
+    "Create an access token; only this response shows its text",
     status=201,
     agents=False,
 )

@@ -22,7 +22,9 @@ class WorkerStatus(Response):
 
     name: str
     state: Annotated[
-        str, one_of(STATES), Meta(description="silent: it no longer asks and holds no lease")
+        str,
+        one_of(STATES),
+        Meta(description="silent: it no longer requests tasks and holds no lease"),
     ]
     inside: Annotated[bool, Meta(description="Whether it is the worker inside a server")]
     server: Annotated[str, Meta(description="Node that it leases from")]
@@ -31,14 +33,10 @@ class WorkerStatus(Response):
     any_handler: Annotated[bool, Meta(description="Whether it runs every handler")]
     running: Annotated[int, Meta(description="Leases that it holds")]
     slots: Annotated[
-        int | None, Meta(description="Tasks that it runs at once; null if unlimited or not told")
+        int | None, Meta(description="Tasks that it runs at once; null if unlimited or unknown")
     ]
-    lanes: Annotated[
-        list[str] | None, Meta(description="Lanes that it takes tasks of; null for all")
-    ]
-    agent: Annotated[
-        str | None, Meta(description="Agent whose tasks it takes; null for all agents")
-    ]
+    lanes: Annotated[list[str] | None, Meta(description="Lanes that it leases from; null for all")]
+    agent: Annotated[str | None, Meta(description="Agent whose tasks it runs; null for all agents")]
     address: str | None
     version: str | None
     first_seen_at: Moment
@@ -49,7 +47,7 @@ class WorkerList(Response):
     workers: list[WorkerStatus]
     count: int
     handlers: Annotated[
-        list[str], Meta(description="Handlers that workers which are online offer, each once")
+        list[str], Meta(description="Handlers that online workers offer, each once")
     ]
 
 

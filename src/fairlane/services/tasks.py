@@ -225,7 +225,7 @@ def _search(
 ) -> Search:
     states = searching.parse_states(",".join(request.states or ()))
     if oldest and request.failure is not None:
-        raise InvalidRequest("field 'sort' must be newest together with 'failure'")
+        raise InvalidRequest("field 'sort' must be newest when 'failure' is set")
     wanted = searching.filter_of(node, caller, request, states)
     return Search(wanted, oldest, request.failure)
 

@@ -50,7 +50,7 @@ def closed_error(name: str, document: str | None) -> StoreMoved:
             f"{name} was moved to {note.other}; use that store", details=_details(note)
         )
     return StoreMoved(
-        f"{name} is an unfinished copy of {note.other}; repeat fairlane move to finish it",
+        f"{name} is an unfinished copy of {note.other}; run fairlane move again to finish it",
         details=_details(note),
     )
 

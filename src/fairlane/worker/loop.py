@@ -466,7 +466,7 @@ class Loop:
         except asyncio.CancelledError:
             await self._give_back(run)
         except Suspended:
-            log.info("task %s is suspended and gave its slot back", run.work.task_id)
+            log.info("task %s is suspended and released its slot", run.work.task_id)
         except LeaseLost:
             raise
         except ExecutionFailed as error:

@@ -35,7 +35,9 @@ async def keep(client: PresenceClient, worker: str) -> None:
                 async for _ in pieces:
                     pause = 0.0
         except CallerError as error:
-            log.debug("the server keeps no connection of this worker: %s", error.message)
+            log.debug(
+                "the server does not keep this worker's presence connection open: %s", error.message
+            )
             return
         except FairlaneError as error:
             log.debug("the connection that shows this worker's presence broke: %s", error.message)

@@ -78,7 +78,7 @@ def test_a_request_has_its_defaults() -> None:
     [
         ({"title": "  "}, "field 'approval.title' must not be empty"),
         ({"onExpiry": "approve"}, "field 'approval.onExpiry' needs 'approval.expiresMs'"),
-        ({"approvers": ["a", "a"]}, "field 'approval.approvers' must not name anyone twice"),
+        ({"approvers": ["a", "a"]}, "field 'approval.approvers' must not contain a name twice"),
         ({"approvers": ["a"], "count": 2}, "field 'approval.count' must not exceed the number of"),
         (
             {

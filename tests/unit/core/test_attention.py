@@ -97,7 +97,7 @@ def test_a_stuck_task_says_why_and_how_to_make_room() -> None:
     found = troubles(stuck=[row("t1", queued_at=1000), row("gone", queued_at=1)])
     ceiling = Ceiling("lane", 2, 2, "lanes.main.maxInflight")
     text, command = only(found, t1=Why("it is full", ceilings=[ceiling]))
-    assert text == "task t1 of a waits since 1970-01-01T00:00:01.000Z: it is full"
+    assert text == "task t1 of a has been waiting since 1970-01-01T00:00:01.000Z: it is full"
     assert command == "fairlane policy set lanes.main.maxInflight=4"
     assert only(found, t1=Why("it waits"))[1] == "fairlane why t1"
     ended = troubles(stuck=[row("t1", state="done")])
@@ -147,7 +147,7 @@ def test_failing_jobs() -> None:
     ]
     first, second = items(troubles(jobs=jobs))
     assert (first.text, first.command) == ("cron job report failed 1 time", "fairlane cron run j1")
-    text = f"cron job sync failed 3 times in a row: {'x' * 160}…; it is off because of that"
+    text = f"cron job sync failed 3 times in a row: {'x' * 160}…; the job was disabled because of that"
     assert (second.text, second.command) == (text, "fairlane cron on j2")
 
 
@@ -165,7 +165,7 @@ def test_webhooks_that_were_given_up_are_grouped_by_receiver() -> None:
 
 def test_an_approval_that_waits_for_long() -> None:
     found = troubles(approvals=[LateApproval("apr_1", "Send it?", 1000)])
-    text = '"Send it?" waits for a decision since 1970-01-01T00:00:01.000Z'
+    text = '"Send it?" has been waiting for a decision since 1970-01-01T00:00:01.000Z'
     assert only(found) == (text, "fairlane approve apr_1")
 
 

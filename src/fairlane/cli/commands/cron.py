@@ -85,7 +85,7 @@ def register(commands: Commands) -> None:
 
 def _verbs(cron: Commands) -> None:
     add_ = cron.add
-    for word, about in (("create", "Create a job"), ("add", "Create a job, as create does")):
+    for word, about in (("create", "Create a job"), ("add", "Create a job (same as cron create)")):
         add_(word, connected(add, create=True), _add_options, about, epilog=_EXAMPLES)
     add_("list", connected(list_), _list_options, "List jobs with their next and last runs")
     add_("show", connected(show), _job, "Show a job and its last runs")
@@ -94,7 +94,7 @@ def _verbs(cron: Commands) -> None:
         "  fairlane cron update standup --expr '30 9 * * 1-5'\n"
         "  fairlane cron update standup --tz Europe/Paris --retries 0 --clear endAt"
     )
-    for word, about in (("update", "Change a job"), ("edit", "Change a job, as update does")):
+    for word, about in (("update", "Change a job"), ("edit", "Change a job (same as cron update)")):
         add_(word, connected(edit), _edit_options, about, epilog=examples)
     about = "Delete jobs; tasks they have started continue, and their log is kept"
     add_("delete", connected(delete), _delete_options, about)

@@ -138,7 +138,7 @@ def _behaviour_options(group: argparse._ArgumentGroup) -> None:
     add_(
         "--overlap",
         "HOW",
-        "what to do if the previous run is still going: skip (default), queue or allow",
+        "what to do if the previous run is still in progress: skip (default), queue or allow",
     )
     add_("--misfire", "HOW", "what to do about missed runs: skip, once (default) or all")
     about = (

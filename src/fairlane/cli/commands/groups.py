@@ -158,7 +158,7 @@ def _sessions(sessions: Commands) -> None:
         "withdraw",
         connected(withdraw),
         _withdraw_options,
-        "Withdraw a message that no run has yet",
+        "Withdraw a message that no run has taken yet",
         epilog="example:\n  fairlane sessions withdraw chat:7 msg_01k3x0c6k2v8tq9h1n5r7w4d2e",
     )
     about = "Stop all runs, cancel the waiting tasks and start a new generation"

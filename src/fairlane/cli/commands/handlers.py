@@ -25,7 +25,7 @@ def _options(parser: Parser) -> None:
         "--window",
         choices=get_args(HandlerWindow),
         default="24h",
-        help="how far to look back, in full hours and the current one (default: 24h)",
+        help="how far to look back, in whole hours including the current one (default: 24h)",
     )
     parser.add_argument("--agent", metavar="NAME", help="only tasks of this agent")
     parser.add_argument("--handler", metavar="NAME", help="only tasks of this handler")

@@ -33,8 +33,8 @@ def register(commands: Commands) -> None:
         "  browseros     the SQLite file: tasks, results and templates\n"
         "  goclaw        JSON with cron jobs\n"
         "  coolworkflow  queue.json or scheduling-policy.json\n\n"
-        "IDs stay the same. What the store has already is left alone, so you can repeat an "
-        "import.\nA server may use the store meanwhile."
+        "IDs stay the same. Objects that are already in the store are not changed, so you can "
+        "repeat an\nimport. A server may use the store at the same time."
     )
     commands.add("import", import_, _options, epilog=note, side=store_only)
 
@@ -46,7 +46,9 @@ def _options(parser: Parser) -> None:
         "--from", dest="source", metavar="PROGRAM", choices=SOURCES, required=True, help=about
     )
     dry_run(parser, "report what would be imported, and all problems, without importing anything")
-    about = "leave out tasks, templates and jobs that cannot be imported, instead of refusing all"
+    about = (
+        "leave out tasks, templates and jobs that cannot be imported, instead of importing nothing"
+    )
     parser.add_argument("--skip-invalid", action="store_true", help=about)
 
 
@@ -70,7 +72,7 @@ def _draw(terminal: Terminal, report: Fields) -> None:
     verb = "would import" if report["dryRun"] else "imported"
     line = f"{verb} {', '.join(parts)} from {report['file']}"
     if report["existing"]:
-        line += f"; {report['existing']} existed already"
+        line += f"; {report['existing']} already existed"
     terminal.line(line)
 
 

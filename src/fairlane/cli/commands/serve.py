@@ -266,7 +266,7 @@ def _mcp_options(parser: Parser) -> None:
     parser.add_argument("--tools", metavar="SETS", help=about)
     about = "allow all tools that make changes, not just read-only ones"
     parser.add_argument("--allow-writes", action="store_true", help=about)
-    about = "also offer the tools that approve and reject, which decide for a person"
+    about = "also offer the tools approve and reject, which decide on behalf of a person"
     parser.add_argument("--allow-approve", action="store_true", help=about)
 
 

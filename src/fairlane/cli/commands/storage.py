@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 def register(commands: Commands) -> None:
     note = (
-        "A backup is a SQLite store in one file, whatever the database. It does not contain the "
-        "key of the secrets:\nkeep the key file in another place."
+        "A backup is one SQLite file, whichever database the store uses. It does not contain the "
+        "key that\nencrypts the secrets: keep the key file in another place."
     )
     commands.add("backup", backup, _backup_options, epilog=note, side=store_only)
-    note = "If it fails, the store has what it had before."
+    note = "If the restore fails, the store keeps its previous contents."
     commands.add("restore", restore, _restore_options, epilog=note, side=store_only)
     note = (
         "TO must be an empty database or a new file. Servers on FROM keep working until the switch "
         "at the end;\nthen they exit with code 6, and you start them with TO. If the command is "
-        "interrupted, repeat it."
+        "interrupted, run it again."
     )
     commands.add("move", move, _move_options, epilog=note, side=as_json)
 
@@ -54,7 +54,9 @@ def _draw_backup(terminal: Terminal, report: Fields) -> None:
     terminal.line(f"wrote {report['file']} ({size(report['sizeBytes'])}) from {report['store']}")
     terminal.line(_compared(report))
     if report["keyFile"]:
-        terminal.line(f"also keep {report['keyFile']}, which opens the secrets, in another place")
+        terminal.line(
+            f"also keep {report['keyFile']}, which decrypts the secrets, in another place"
+        )
 
 
 def _restore_options(parser: Parser) -> None:
@@ -99,7 +101,9 @@ def _compared(report: Fields) -> str:
 
 def _move_options(parser: Parser) -> None:
     parser.add_argument("source", metavar="FROM", help="address of the store to move")
-    parser.add_argument("target", metavar="TO", help="address of the new store, which is empty")
+    parser.add_argument(
+        "target", metavar="TO", help="address of the new store, which must be empty"
+    )
     about = "give up an unfinished move: FROM stays as it is, and TO is emptied"
     parser.add_argument("--cancel", action="store_true", help=about)
 
@@ -124,7 +128,7 @@ def _draw_move(terminal: Terminal, report: Fields) -> None:
     terminal.line(f"moved {report['source']} to {report['target']}")
     terminal.line(f"{_compared(report)}, writes refused for {report['blockedMs']} ms")
     if report["keyFile"]:
-        terminal.line(f"added the key of the secrets to {report['keyFile']}")
+        terminal.line(f"added the key that encrypts the secrets to {report['keyFile']}")
     terminal.line(f"start the server with --store {report['target']}")
 
 

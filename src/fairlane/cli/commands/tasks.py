@@ -459,8 +459,12 @@ def _effect_options(parser: Parser) -> None:
     parser.add_argument("id", metavar="ID", help="task ID")
     parser.add_argument("name", metavar="NAME", help="name of the effect")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--happened", action="store_true", help="the task continues behind it")
-    what.add_argument("--not-happened", action="store_true", help="the task tries it again")
+    what.add_argument(
+        "--happened", action="store_true", help="it happened: the task continues after it"
+    )
+    what.add_argument(
+        "--not-happened", action="store_true", help="it did not happen: the task repeats it"
+    )
     about = "result of the effect for the run, as JSON (default: null)"
     parser.add_argument("--value", metavar="JSON", type=json_value, help=about)
 

@@ -280,7 +280,7 @@ def create_link(tx: Transaction, requests: Sequence[CreateLink], now: int) -> It
         names = approvals.approvers(found)
         if names is not None and request.approver not in names:
             yield Conflict(
-                f"only {', '.join(names)} may decide about this approval; name one of them in "
+                f"only {', '.join(names)} may decide on this approval; name one of them in "
                 "'approver'"
             )
             continue

@@ -92,8 +92,8 @@ def _resolved(
         return NotFound(f'task "{request.id}" not found')
     if task.leased or task.state not in (lifecycle.PARKED, lifecycle.FAILED):
         message = (
-            f'task "{task.id}" is {task.state}: an effect is decided when its task is parked or '
-            "has failed"
+            f'task "{task.id}" is {task.state}: an effect can be decided only while its '
+            "task is parked or failed"
         )
         return Conflict(message, details={"state": task.state})
     value = _NOTHING if request.value is None else request.value

@@ -143,8 +143,8 @@ def _full(session: Session, cap: int) -> SessionQueueFull:
 def _busy(session: Session) -> SessionBusy:
     waiting = session.waiting + session.debouncing
     return SessionBusy(
-        f"session {session.key} is busy, and the message is not to wait; send it again later, or "
-        "in another mode",
+        f"session {session.key} is busy, and its mode does not let the message wait; send it "
+        "again later or in another mode",
         details={"sessionKey": session.key, "running": session.holders, "waiting": waiting},
     )
 

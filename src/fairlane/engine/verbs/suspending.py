@@ -151,7 +151,7 @@ def _open_tasks(tx: Transaction, task: Task, request: Suspend) -> list[Task] | F
         if one.session is not None and one.session == task.session and one.gate is not None:
             return Conflict(
                 f'task "{one.id}" waits for its turn in session {task.session}, which this run '
-                "has; submit it without the session, or in another one"
+                "occupies; submit it without the session or in another one"
             )
     return _circle(tx, task, open_) or open_
 
@@ -240,7 +240,7 @@ def _signalled(
     if len(request.value) > steps.VALUE_CHARACTERS_MAX:
         return steps.too_large(request.name, len(request.value))
     if table.count_signals(tx.connection, task.seq) >= suspensions.SIGNALS_MAX:
-        return Conflict(f"a task takes at most {suspensions.SIGNALS_MAX} signals")
+        return Conflict(f"a task can have at most {suspensions.SIGNALS_MAX} signals")
     tx.unwritten.write()
     table.save_signal(tx.connection, Signal(task.seq, request.name, request.value, now))
     tx.tell_signal(task, request.name)

@@ -98,7 +98,7 @@ def _values(body: bytes) -> dict[str, str]:
             max_num_fields=_FIELDS_MAX,
         )
     except (ValueError, UnicodeDecodeError):
-        raise InvalidRequest("the body must be a form of this page") from None
+        raise InvalidRequest("the body must be the form of this page") from None
     values = {name: texts[-1] for name, texts in found.items()}
     if any("\0" in text for text in values.values()):
         raise InvalidRequest("a field must not contain the character U+0000")

@@ -224,7 +224,7 @@ _COUNTERS: Final = {
     "parkings": ("parked", "Times a task was parked"),
     "leases_reclaimed": (
         "reclaimed",
-        "Leases reclaimed because they expired or their node was gone",
+        "Leases reclaimed because they expired or their node died",
     ),
 }
 _BY_OUTCOME: Final = {

@@ -137,7 +137,7 @@ class Work(msgspec.Struct, frozen=True):
             detail: Background for the person who decides
             form: JSON Schema of the values that the person fills in
             approvers: Names of the tokens or agents that may decide; any by default
-            count: Number of different people who must approve; 1 by default
+            count: Number of different people who must approve; default: 1 by default
             expires_ms: When to decide without a person; never by default
             on_expiry: That decision: `reject` (the default) or `approve`
             name: Name of the question; by default derived from its contents
