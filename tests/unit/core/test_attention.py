@@ -147,7 +147,9 @@ def test_failing_jobs() -> None:
     ]
     first, second = items(troubles(jobs=jobs))
     assert (first.text, first.command) == ("cron job report failed 1 time", "fairlane cron run j1")
-    text = f"cron job sync failed 3 times in a row: {'x' * 160}…; the job was disabled because of that"
+    text = (
+        f"cron job sync failed 3 times in a row: {'x' * 160}…; the job was disabled because of that"
+    )
     assert (second.text, second.command) == (text, "fairlane cron on j2")
 
 
