@@ -25,6 +25,7 @@ from tests.e2e.processes import until
 from tests.fakes.ports import lasting_port
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from tests.e2e.processes import Program, Programs
@@ -67,11 +68,16 @@ class Outcome(NamedTuple):
     attempts_max: int
     calls: int
     refused_first: int
-    refused_later: int
+    late: Sequence[float]  # refusals after the first window, in windows since the first call
+    kill_moments: Sequence[float]  # in the same unit
     peak: checks.Load
     use: float
     kills: int
     seconds: float
+
+    @property
+    def refused_later(self) -> int:
+        return len(self.late)
 
     def row(self) -> str:
         return row(
@@ -100,12 +106,19 @@ class Outcome(NamedTuple):
         if exact and (self.peak.tokens > size.tokens or self.peak.requests > size.requests):
             found.append(f"a window was exceeded: {self.peak}")
         if use_min is not None and self.refused_later:
-            found.append(f"{self.refused_later} calls were refused after the first window")
+            found.append(
+                f"{self.refused_later} calls were refused after the first window, at "
+                f"{_moments(self.late)} windows; nodes were killed at {_moments(self.kill_moments)}"
+            )
         if use_min is not None and self.use < use_min:
             found.append(f"only {self.use:.1%} of what the stranger left was used")
         if self.kills != size.kills:
             found.append(f"{self.kills} nodes were killed, not {size.kills}")
         return found
+
+
+def _moments(windows: Sequence[float]) -> str:
+    return ", ".join(f"{moment:.2f}" for moment in windows[:20])
 
 
 def policy(size: Size) -> dict[str, object]:
@@ -146,6 +159,7 @@ class Scene:
         self.provider = programs.add("provider", self._provider(), r'\{"url":"([^"]+)"\}\n')
         self._programs = programs
         self.kills = 0
+        self.killed_at: list[float] = []  # by the provider's clock
 
     def _node(self, programs: Programs, document: str, number: int) -> Program:
         flags = ["--policy", document, "--port", str(lasting_port())]
@@ -205,18 +219,22 @@ class Scene:
             node = self.nodes[number % len(self.nodes)]
             node.kill()
             self.kills += 1
+            self.killed_at.append((await self._log())["now"])
             await node.start()
 
     async def _served(self) -> int:
         return sum(call.served for call in checks.ours(await self._calls()))
 
     async def _calls(self) -> list[Call]:
+        return [Call(*call) for call in (await self._log())["calls"]]
+
+    async def _log(self) -> dict[str, Any]:
         async with (
             aiohttp.ClientSession() as session,
             session.get(f"{self.provider.url}/__log") as answer,
         ):
-            log = msgspec.json.decode(await answer.read())
-        return [Call(*call) for call in log["calls"]]
+            log: dict[str, Any] = msgspec.json.decode(await answer.read())
+        return log
 
     async def _is_over(self) -> bool:
         await asyncio.sleep(LOOK_SECONDS)
@@ -230,9 +248,9 @@ class Scene:
     async def _outcome(self, seconds: float) -> Outcome:
         calls = await self._calls()
         mine = checks.ours(calls)
-        first_window = mine[0].at + self.size.limits.window_seconds
+        began, window = mine[0].at, self.size.limits.window_seconds
         refused = sum(not call.served for call in mine)
-        later = len(checks.refusals(calls, first_window))
+        late = [(call.at - began) / window for call in checks.refusals(calls, began + window)]
         ended = await self._tasks()
         done = sum(state == "done" for state, _ in ended)
         return Outcome(
@@ -244,9 +262,10 @@ class Scene:
             other_states=len(ended) - done,
             attempts_max=max((attempts for _, attempts in ended), default=0),
             calls=len(mine) - refused,
-            refused_first=refused - later,
-            refused_later=later,
-            peak=checks.peak(mine, self.size.limits.window_seconds),
+            refused_first=refused - len(late),
+            late=late,
+            kill_moments=[(at - began) / window for at in self.killed_at],
+            peak=checks.peak(mine, window),
             use=checks.use_of_the_rest(calls, self.size.limits),
             kills=self.kills,
             seconds=seconds,
