@@ -602,3 +602,29 @@ def _keep(file: Path, document: str) -> None:
             (document,),
         )
     connection.close()
+
+
+async def test_a_removed_resource_that_tasks_need_is_named_and_they_wait(api: Api) -> None:
+    limits = [{"unit": "mb", "amount": 8}]
+    pool = {"limits": limits, "by": "key"}
+    await put(api, {"resources": {"gpu": {"limits": limits}, "disk": pool, "unused": pool}})
+    needs = {"gpu": {"mb": 1}, "disk/a": {"mb": 1}}
+    assert (await api.post("/resources/disk/close", {"key": "a"})).status == 200
+    made = [
+        (await api.post("/tasks", {"handler": "nobody", "needs": needs})).json for _ in range(2)
+    ]
+    await api.post("/tasks", {"handler": "nobody", "needs": {"gpu": {"mb": 1}}})
+    patch = {"resources": {"disk": None, "unused": None}}
+    note = (
+        "resources.disk is removed, but 2 queued tasks need it: they wait until the policy "
+        "declares it again"
+    )
+    checked = await api.post("/policy/check?patch=true", patch)
+    assert checked.json["notes"] == [note]
+    changed = await api.ask("PATCH", "/policy", patch)
+    assert changed.json["notes"] == [note]
+    assert "notes" not in (await api.ask("PATCH", "/policy", patch)).json
+    why = (await api.get(f"/tasks/{made[0]['taskId']}/why")).json
+    assert (why["gate"], why["reason"]) == ("resource", "the policy no longer has disk/a")
+    for task in made:
+        await api.post(f"/tasks/{task['taskId']}/cancel")

@@ -402,6 +402,16 @@ async def test_metrics_show_limits_and_use(fleet: Fleet) -> None:
     await fleet.well(lease, "release", usage={"gpt": {"requests": 0, "tokens": 0}})
 
 
+async def test_metrics_name_the_agents_that_used_most_today(fleet: Fleet) -> None:
+    await fleet.well(await fleet.one(spend(1)), "complete", usage=spend("98765.5"))
+    labels = f'resource="spend",unit="usd",agent="{fleet.agent}"'
+    start = "fairlane_resource_agent_used_today{"
+    lines = (await fleet.api.get("/metrics")).raw.decode().splitlines()
+    found = [line for line in lines if line.startswith(f'{start}resource="spend"')]
+    assert f"{start}{labels}}} 98765.5" in found
+    assert len(found) <= 21, "20 agents and all others"
+
+
 async def test_history_follows_the_use(fleet: Fleet) -> None:
     lease = await fleet.one(spend("0.5"))
 

@@ -10,6 +10,7 @@ from fairlane.core.errors import Conflict, InvalidRequest
 from fairlane.engine.commands import Complete, Prune, SetPolicy
 from fairlane.engine.reads import accounts as reads
 from fairlane.engine.resource_commands import (
+    CloseResource,
     Closing,
     Permit,
     RaiseResource,
@@ -62,6 +63,28 @@ def test_a_delayed_task_finds_its_line_after_that_was_forgotten(world: World) ->
     assert world.gate("late") == "resource"
     world.end(now, usage={"gpt": {"tokens": 0}})
     assert [task.id for task in world.take(9)] == ["late"]
+
+
+def test_a_closed_resource_wakes_its_waiters_at_its_reset_after_a_restart(
+    world: World, store: Store
+) -> None:
+    world.ask(CloseResource("gpt", retry_after_ms=60_000))
+    reset_at = world.clock.now() + 60_000
+    names = {f"t{number}" for number in range(5)}
+    world.submit(*sorted(names), needs={"gpt": {"tokens": 1}})
+    world.engine.close()
+    world.clock.advance(20_000)
+    again = World(store, world.clock)
+    assert again.take(99) == []
+    while again.clock.now() < reset_at:
+        due_at = again.engine.due_at
+        assert due_at is not None
+        again.clock.advance(due_at - again.clock.now())
+        started = again.take(99, start=True)
+        assert bool(started) == (again.clock.now() == reset_at)
+    assert {task.id for task in started} == names
+    assert again.take(99) == []
+    again.close()
 
 
 # -------------------------------------------------------------------- amounts
@@ -242,6 +265,39 @@ def test_the_use_of_the_first_accounts_and_of_all_without_keys_is_followed(world
     world.take(9)
     found = reads.sampled(world.reader, world.engine.policy, world.clock.now(), 2)
     assert {view.account.label for view in found} == {"gpt", "profile/k0", "profile/k1"}
+
+
+def test_the_use_of_a_day_names_the_agents_that_used_most(world: World) -> None:
+    nested = {"limits": [{"unit": "usd", "amount": 99, "resetEvery": "day"}]}
+    world.set_policy(
+        resources={
+            "spend": {**nested, "by": ["session", "agent"]},
+            "gpt": {"limits": [{"unit": "t", "amount": 99, "perMs": 1000}]},
+            "unused": nested,
+        }
+    )
+    for agent, usd in (("ada", 3), ("bob", 5), ("cy", 1), ("dan", 1)):
+        needs = {"spend": {"usd": usd}, "gpt": {"t": 1}}
+        world.submit(agent, agent=agent, needs=needs, session=f"s-{agent}")
+    for task in world.take(9):
+        world.end(task)
+    now, policy = world.clock.now(), world.engine.policy
+    prefixes = {name: one.usage_prefix for name, one in policy.resources.items()}
+
+    def used(now: int, top: int) -> list[tuple[object, ...]]:
+        found = table.usage_of_agents(world.reader, prefixes, day=now // reads.DAY_MS, top=top)
+        return sorted((one.resource, one.agent or "", one.used / M) for one in found)
+
+    assert used(now, 2) == [
+        ("gpt", "", 2),
+        ("gpt", "ada", 1),
+        ("gpt", "bob", 1),
+        ("spend", "", 2),
+        ("spend", "ada", 3),
+        ("spend", "bob", 5),
+    ]
+    assert len(used(now, 20)) == 8
+    assert used(now + reads.DAY_MS, 20) == []
 
 
 def test_an_old_ledger_is_forgotten_even_if_nothing_else_happens(

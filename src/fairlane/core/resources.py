@@ -78,6 +78,14 @@ class ResourcePolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
             return ()
         return (self.by,) if isinstance(self.by, str) else self.by
 
+    @property
+    def usage_prefix(self) -> str:
+        """Return how the keys begin whose use adds up to the whole: of several levels each has the
+        same use, and every task has an agent, a lane and a key.
+        """
+        level = next((one for one in self.levels if one in ("agent", "lane", BY_KEY)), "")
+        return f"{level}:" if level and len(self.levels) > 1 else ""
+
     @cached_property
     def declared(self) -> tuple[Limit, ...]:
         return limits_of(self.limits)

@@ -372,11 +372,12 @@ class SetPolicy(msgspec.Struct, frozen=True):
 
 
 class PolicyChange(msgspec.Struct, frozen=True):
-    """The version in force, the policy before and the one after."""
+    """The version in force, the policy before and the one after; `notes` are for the operator."""
 
     version: int
     before: Policy
     after: Policy
+    notes: tuple[str, ...] = ()
 
 
 class Reclaim(msgspec.Struct, frozen=True):

@@ -126,7 +126,8 @@ class PolicyChanged(Response):
     changes: list[PolicyDifference]
     policy: JsonObject
     notes: Annotated[
-        list[str] | None, Meta(description="Ignored parts of the document, and why")
+        list[str] | None,
+        Meta(description="Ignored parts of the document, and removed resources that tasks need"),
     ] = None
 
 

@@ -81,7 +81,7 @@ async def check_policy(node: Node, _: Caller, request: schema.CheckPolicy) -> Po
         problems=[],
         changes=_changes(change),
         version=change.version,
-        notes=notes(document) or None,
+        notes=_notes(document, change),
     )
 
 
@@ -117,8 +117,12 @@ async def _set(
         changed=change.before != change.after,
         changes=_changes(change),
         policy=to_document(change.after),
-        notes=notes(command.document) or None,
+        notes=_notes(command.document, change),
     )
+
+
+def _notes(document: JsonObject, change: PolicyChange) -> list[str] | None:
+    return [*notes(document), *change.notes] or None
 
 
 def _author(caller: Caller, reason: PolicyReason) -> str | None:

@@ -180,7 +180,7 @@ def _entry(one: LedgerView) -> LedgerLine:
 
 @implements(schema.RESOURCE_USAGE)
 async def show_usage(node: Node, caller: Caller, request: schema.ShowUsage) -> UsageReport:
-    levels = _declared(node, request.name).levels
+    declared = _declared(node, request.name)
     today = datetime.fromtimestamp(node.clock.now() / 1000, UTC).date()
     last = _day(request.to_day, "toDay") or today
     first = _day(request.from_day, "fromDay") or last - timedelta(days=USAGE_DAYS - 1)
@@ -191,9 +191,7 @@ async def show_usage(node: Node, caller: Caller, request: schema.ShowUsage) -> U
         request.key,
         caller.agent,
     )
-    # Of several levels each has the same use; every task has an agent, a lane and a key.
-    level = next((one for one in levels if one in ("agent", "lane", "key")), "")
-    prefix = f"{level}:" if level and len(levels) > 1 and request.key is None else ""
+    prefix = declared.usage_prefix if request.key is None else ""
     sums: dict[tuple[int, str, str], int] = {}
     for row in rows:
         if request.unit in (None, row.unit) and row.key.startswith(prefix):

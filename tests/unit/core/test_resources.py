@@ -42,6 +42,13 @@ POLICY = read({"resources": DECLARED})
 ALL = POLICY.resources
 
 
+def test_of_several_levels_one_says_how_much_was_used() -> None:
+    prefixes = {name: resource.usage_prefix for name, resource in ALL.items()}
+    assert prefixes == {"gpt": "", "spend": "agent:", "profile": "", "gpu": ""}
+    nested = {**DECLARED["spend"], "by": ["session", "batch"]}
+    assert read({"resources": {"spend": nested}}).resources["spend"].usage_prefix == ""
+
+
 def test_a_policy_shows_its_resources_as_they_were_written() -> None:
     shown = msgspec.json.decode(msgspec.json.encode(policies.to_document(POLICY)))
     assert shown["resources"] == DECLARED

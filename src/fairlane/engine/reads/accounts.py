@@ -13,8 +13,9 @@ from fairlane.core.types import LIST_LIMIT_MAX
 from fairlane.store.base import Connection
 from fairlane.store.tables import resources as table
 from fairlane.store.tables import task_views
-from fairlane.store.tables.resources import AccountFilter, UsageRow
+from fairlane.store.tables.resources import AccountFilter, AgentUsage, UsageRow
 
+DAY_MS: Final = 86_400_000
 HOLDERS_SHOWN: Final = 20
 RESERVATIONS_READ: Final = 200  # for the holders; a task has one for its lease and for each permit
 
@@ -198,6 +199,18 @@ class ResourceViews:
 
         found: list[UsageRow] = self._ask(read)
         return found
+
+    def usage_of_agents(self, policy: Policy, now: int, top: int) -> list[AgentUsage]:
+        """Return today's use by the `top` agents of each unit, and by all others together."""
+        prefixes = {name: one.usage_prefix for name, one in policy.resources.items()}
+        found: list[AgentUsage] = self._ask(_usage_of_agents, prefixes, now // DAY_MS, top)
+        return found
+
+
+def _usage_of_agents(
+    connection: Connection, prefixes: Mapping[str, str], day: int, top: int
+) -> list[AgentUsage]:
+    return table.usage_of_agents(connection, prefixes, day=day, top=top)
 
 
 class EntryFilter(NamedTuple):

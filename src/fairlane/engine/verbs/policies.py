@@ -45,11 +45,13 @@ def _changed(tx: Transaction, request: SetPolicy, now: int) -> PolicyChange:
         )
     before = tx.policy
     after = _READ[request.how](before, request.document)
+    notes: list[str] = []
     if after != before:
         _refuse_to_lose(tx, before, after)
+        notes = resources.notes_on_removal(tx, before.resources, after.resources)
         if not request.dry_run:
             _adopt(tx, after, request, now)
-    return PolicyChange(tx.policy_version, before, after)
+    return PolicyChange(tx.policy_version, before, after, tuple(notes))
 
 
 def _refuse_to_lose(tx: Transaction, before: Policy, after: Policy) -> None:

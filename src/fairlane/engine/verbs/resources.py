@@ -36,6 +36,7 @@ from fairlane.engine.resource_commands import (
     ResourceReport,
 )
 from fairlane.store import accounts as ledger
+from fairlane.store.tables import resources as lines
 from fairlane.store.tables.resources import LineName
 from fairlane.store.transaction import Transaction
 
@@ -540,6 +541,27 @@ def follow_policy(
             if account.blocked:
                 account.wake_at = None
                 tx.accounts.touch(account)
+
+
+def notes_on_removal(
+    tx: Transaction, old: Mapping[str, ResourcePolicy], new: Mapping[str, ResourcePolicy]
+) -> list[str]:
+    """Return a sentence for each removed resource that tasks in the queue need."""
+    removed = old.keys() - new.keys()
+    if not removed:
+        return []
+    tx.unwritten.write()
+    counts = dict.fromkeys(sorted(removed), 0)
+    for line in lines.all_wait_lines(tx.connection):
+        for name in removed & {label.partition("/")[0] for label in line.accounts.split()}:
+            counts[name] += line.waiting + line.awake
+    return [
+        f"resources.{name} is removed, but {count} queued "
+        f"{'task needs' if count == 1 else 'tasks need'} it: "
+        f"{'it waits' if count == 1 else 'they wait'} until the policy declares it again"
+        for name, count in counts.items()
+        if count
+    ]
 
 
 def _adapt(tx: Transaction, account: Account, old: ResourcePolicy, new: ResourcePolicy) -> None:

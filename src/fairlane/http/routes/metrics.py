@@ -2,7 +2,8 @@
 
 Counters of this node come from `engine/telemetry/metrics.py`. Gauges of waiting and running tasks
 are read from the store at that moment and are the same on every node. Labels are lanes and fixed
-words, never agents or ids, so the number of series depends only on the policy.
+words, never ids, so the number of series depends only on the policy. The use of resources names the
+agents that use most, at most `AGENTS_MAX` for each unit.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from fairlane.version import __version__
 TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 OWED_MAX: Final = 100_000
 ACCOUNTS_MAX: Final = 10_000  # more accounts of resources are not added up
+AGENTS_MAX: Final = 20
+OTHERS: Final = "(others)"  # no agent can have this name
 
 Labels = Mapping[str, str]
 Value = tuple[Labels, float]
@@ -139,6 +142,7 @@ class MetricsText:
         about = "Amount of a resource that runs have used"
         return [
             *_family("resource_usage_total", "counter", about, used),
+            *await self._used_today(),
             *(
                 line
                 for name, about in _RESOURCES.items()
@@ -150,6 +154,22 @@ class MetricsText:
                 )
             ),
         ]
+
+    async def _used_today(self) -> Iterator[str]:
+        """Return today's use by the agents that used most, and by all others together."""
+        node = self._node
+        found = await node.views.read(
+            node.views.resources.usage_of_agents, node.policy, node.clock.now(), AGENTS_MAX
+        )
+        values = [
+            (
+                {"resource": one.resource, "unit": one.unit, "agent": one.agent or OTHERS},
+                one.used / MICRO,
+            )
+            for one in found
+        ]
+        about = "Amount used since midnight UTC by the agents that used most"
+        return _family("resource_agent_used_today", "gauge", about, values)
 
     def _done(self) -> Iterator[str]:
         metrics = self._node.metrics

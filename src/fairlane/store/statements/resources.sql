@@ -172,6 +172,21 @@ WHERE account.resource = :resource AND u.day >= :first AND u.day <= :last
 --? agent: AND u.agent = :agent
 ORDER BY u.day, u.agent, account.key, u.unit
 
+-- name: usage_of_agents
+-- rows: resource text, prefix text
+SELECT resource, unit, CASE WHEN place <= :limit THEN agent END AS name, sum(used) FROM (
+  SELECT resource, unit, agent, used,
+    row_number() OVER (PARTITION BY resource, unit ORDER BY used DESC, agent) AS place
+  FROM (
+    SELECT account.resource, u.unit, u.agent, sum(u.used * 1.0) AS used
+    FROM resource_usage AS u
+    JOIN account ON account.id = u.account
+    JOIN rows ON rows.resource = account.resource
+      AND substr(account.key, 1, length(rows.prefix)) = rows.prefix
+    WHERE u.day = :first
+    GROUP BY account.resource, u.unit, u.agent) AS found) AS found
+GROUP BY resource, unit, name ORDER BY resource, unit, name
+
 -- name: usage_prune
 DELETE FROM resource_usage WHERE day < :before
 

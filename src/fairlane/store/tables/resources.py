@@ -286,6 +286,26 @@ def usage(
     return [UsageRow(*row) for row in rows]
 
 
+class AgentUsage(NamedTuple):
+    """What one agent used on a day; without an agent, what all others used."""
+
+    resource: str
+    unit: str
+    agent: str | None
+    used: float
+
+
+def usage_of_agents(
+    connection: Connection, prefixes: Mapping[str, str], *, day: int, top: int
+) -> list[AgentUsage]:
+    """Return the use on a day by the `top` agents of each unit, and by all others together.
+
+    `prefixes` names the resources, with how the keys begin whose use counts.
+    """
+    rows = connection.run_rows("usage_of_agents", list(prefixes.items()), first=day, limit=top)
+    return [AgentUsage(row[0], row[1], row[2], float(row[3])) for row in rows]
+
+
 def count_old_entries(connection: Connection, before: int, limit: int) -> int:
     count: int = connection.run("ledger_due", before=before, limit=limit)[0][0]
     return count
