@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks import dashboard, families, ours, queue, resources, servers, tokens
+from benchmarks import dashboard, families, ours, queue, resources, runs, servers, tokens
 from benchmarks.ours import Row
 
 Line = tuple[str, str, str]
@@ -77,7 +77,7 @@ def families_of(scale: float) -> list[tuple[str, Callable[[str], Row]]]:
 
 def measure(scale: float, postgres_url: str, only: str) -> Iterator[Line]:
     """Name, figure, and the bar it is held against."""
-    for name, run, bar in [*plan_of(scale), *resources.plan_of(scale)]:
+    for name, run, bar in [*plan_of(scale), *resources.plan_of(scale), *runs.plan_of(scale)]:
         if only in name:
             with servers.sqlite_file() as url:
                 yield show(f"sqlite: {name}", run(url), bar)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane.core import steps
-from fairlane.core.steps import StepBrief, StepDecision
+from fairlane.core.steps import StepBrief, StepDecision, StepIndex
 
 REQUESTS = st.lists(
     st.tuples(
@@ -25,7 +25,7 @@ def test_the_first_request_of_a_place_wins_and_bounds_hold(
     known: dict[int, StepBrief] = {}
     for name, number, size in requests:
         before = dict(known)
-        found = steps.decide(list(known.values()), name=name, number=number, size=size)
+        found = steps.decide(StepIndex(known.values()), name=name, number=number, size=size)
         if isinstance(found, StepDecision):
             assert number in (None, found.number)
             assert found.new == (found.number not in before)

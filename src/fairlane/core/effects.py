@@ -10,14 +10,13 @@ that the other system can refuse a repetition as well. Therefore its name has on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from fairlane.core import steps
 from fairlane.core.errors import Conflict, EffectUnknown, FairlaneError, NotFound
-from fairlane.core.steps import StepBrief
+from fairlane.core.steps import StepBrief, StepIndex
 
 HAPPENED: Final = 0
 NOT_HAPPENED: Final = -1
@@ -69,7 +68,7 @@ def intent_of(state: str, fencing_token: int) -> int:
 
 
 def begin(
-    recorded: Sequence[StepBrief],
+    recorded: StepIndex,
     *,
     task_id: str,
     name: str,
@@ -84,8 +83,8 @@ def begin(
     found = steps.decide(recorded, name=name, number=number, size=_INTENT_CHARACTERS)
     if isinstance(found, FairlaneError):
         return found
-    for one in recorded:
-        if one.name == name and one.number != found.number and one.intent is not None:
+    for one in recorded.named(name):
+        if one.number != found.number and one.intent is not None:
             return Conflict(
                 f'effect "{name}" is step {one.number} of the task, so step {found.number} needs '
                 "another name: the key of an effect is its name",
@@ -93,8 +92,8 @@ def begin(
             )
     if found.new:
         return EffectDecision(found.number, BEGUN, new=True)
-    (intent,) = (one.intent for one in recorded if one.number == found.number)
-    state = state_of(intent, fencing_token)
+    known = recorded.at(found.number)
+    state = state_of(None if known is None else known.intent, fencing_token)
     if state == UNKNOWN and not checks:
         return EffectDecision(found.number, UNKNOWN, parks=reason(task_id, name))
     if state == NOT_DONE:
@@ -103,7 +102,7 @@ def begin(
 
 
 def withdraw(
-    recorded: Sequence[StepBrief], *, name: str, number: int | None, fencing_token: int
+    recorded: StepIndex, *, name: str, number: int | None, fencing_token: int
 ) -> EffectDecision | FairlaneError:
     """Return the effect that a run has begun and that did not happen; safe to repeat."""
     found = _named(recorded, name, number)
@@ -113,7 +112,7 @@ def withdraw(
     return EffectDecision(found.number, NOT_DONE)
 
 
-def resolve(recorded: Sequence[StepBrief], *, name: str, size: int) -> StepBrief | FairlaneError:
+def resolve(recorded: StepIndex, *, name: str, size: int) -> StepBrief | FairlaneError:
     """Return the effect with an unknown outcome that an operator decides about. Its task has no
     lease. `size` is the length of the result.
     """
@@ -145,6 +144,6 @@ def unknown(task_id: str, name: str) -> EffectUnknown:
     )
 
 
-def _named(recorded: Sequence[StepBrief], name: str, number: int | None) -> StepBrief | None:
-    same = (one for one in recorded if one.name == name and number in (None, one.number))
+def _named(recorded: StepIndex, name: str, number: int | None) -> StepBrief | None:
+    same = (one for one in recorded.named(name) if number in (None, one.number))
     return next(same, None)

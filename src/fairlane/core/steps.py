@@ -9,7 +9,7 @@ leases, suspensions and manual retries.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -45,6 +45,40 @@ class StepBrief(NamedTuple):
     intent: int | None = None
 
 
+class StepIndex:
+    """The recorded steps of a task, by number and by name, and how large their values are
+    together.
+    """
+
+    __slots__ = ("_by_name", "_by_number", "last", "total")
+
+    def __init__(self, steps: Iterable[StepBrief] = ()) -> None:
+        self._by_number: dict[int, StepBrief] = {}
+        self._by_name: dict[str, set[int]] = {}
+        self.last = 0
+        self.total = 0
+        for one in steps:
+            self.add(one)
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def add(self, step: StepBrief) -> None:
+        """Add a step, or replace what is known about it."""
+        before = self._by_number.get(step.number)
+        self.total += step.size - (0 if before is None else before.size)
+        self.last = max(self.last, step.number)
+        self._by_number[step.number] = step
+        self._by_name.setdefault(step.name, set()).add(step.number)
+
+    def at(self, number: int) -> StepBrief | None:
+        return self._by_number.get(number)
+
+    def named(self, name: str) -> list[StepBrief]:
+        """Return the steps with this name, by number."""
+        return [self._by_number[number] for number in sorted(self._by_name.get(name, ()))]
+
+
 class StepDecision(msgspec.Struct, frozen=True):
     """The number of a step, and whether it is `new`: then it has to be saved. With `settles`, it is
     the outcome of an effect that the lease has begun.
@@ -56,36 +90,35 @@ class StepDecision(msgspec.Struct, frozen=True):
 
 
 def decide(
-    recorded: Sequence[StepBrief], *, name: str, number: int | None, size: int
+    recorded: StepIndex, *, name: str, number: int | None, size: int
 ) -> StepDecision | FairlaneError:
     """Return what a request to record a step means. Without a number, names tell steps apart."""
-    known: Mapping[int, StepBrief] = {one.number: one for one in recorded}
     if number is None:
-        same = next((one.number for one in recorded if one.name == name), None)
-        number = max(known, default=0) + 1 if same is None else same
-    found = known.get(number)
+        same = recorded.named(name)
+        number = same[0].number if same else recorded.last + 1
+    found = recorded.at(number)
     if found is not None:
         return StepDecision(number, new=False) if found.name == name else changed(found, name)
     if len(recorded) >= STEPS_MAX or number > STEPS_MAX:
         return Conflict(f"a task records at most {STEPS_MAX} steps; record fewer, larger steps")
     if size > VALUE_CHARACTERS_MAX:
         return too_large(name, size)
-    if size + sum(one.size for one in recorded) > TOTAL_CHARACTERS_MAX:
+    if size + recorded.total > TOTAL_CHARACTERS_MAX:
         return _too_large_together()
     return StepDecision(number, new=True)
 
 
 def record(
-    recorded: Sequence[StepBrief], *, name: str, number: int | None, size: int, fencing_token: int
+    recorded: StepIndex, *, name: str, number: int | None, size: int, fencing_token: int
 ) -> StepDecision | FairlaneError:
     """Return what a request to record a result means: of a step, or of an effect that the lease
     with this fencing token has begun.
     """
     decision = decide(recorded, name=name, number=number, size=size)
-    if isinstance(decision, FairlaneError) or decision.new:
+    if isinstance(decision, FairlaneError):
         return decision
-    (found,) = (one for one in recorded if one.number == decision.number)
-    if not found.intent:
+    found = recorded.at(decision.number)
+    if found is None or not found.intent:
         return decision
     if abs(found.intent) != fencing_token:
         return Conflict(
@@ -94,7 +127,7 @@ def record(
         )
     if size > VALUE_CHARACTERS_MAX:
         return too_large(name, size)
-    if size + sum(one.size for one in recorded) > TOTAL_CHARACTERS_MAX:
+    if size + recorded.total > TOTAL_CHARACTERS_MAX:
         return _too_large_together()
     return StepDecision(decision.number, new=False, settles=True)
 

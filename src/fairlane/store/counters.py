@@ -16,6 +16,7 @@ from fairlane.core.counts import Line, Tally
 from fairlane.core.model import Change, Task
 from fairlane.core.policy import Policy
 from fairlane.core.sessions import Session
+from fairlane.core.steps import StepIndex
 from fairlane.store.accounts import AccountCache
 from fairlane.store.base import Connection
 from fairlane.store.tables import batches as batch_table
@@ -45,6 +46,7 @@ class WriterCache:
         # Lanes with capabilities of which no task is ready: not looked up again.
         self.idle: set[Pair] = set()
         self.accounts = AccountCache()
+        self.steps: dict[int, StepIndex] = {}  # of tasks with open leases that have recorded some
 
     def clear(self) -> None:
         self.lanes = None
@@ -53,6 +55,7 @@ class WriterCache:
         self.sessions.clear()
         self.lines.clear()
         self.accounts.clear()
+        self.steps.clear()
 
 
 class Counters:

@@ -7,7 +7,8 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from fairlane.core import approvals, consequences, dependencies, events, lifecycle
 from fairlane.core.approvals import Approval
@@ -15,7 +16,7 @@ from fairlane.core.consequences import EdgeChange, Webhook
 from fairlane.core.model import Change, Task, is_run
 from fairlane.core.policy import Policy
 from fairlane.core.resources import BudgetSpent, Reservation
-from fairlane.core.steps import Step
+from fairlane.core.steps import Step, StepBrief, StepIndex
 from fairlane.store.accounts import Accounts
 from fairlane.store.base import Connection, SchedulerRow
 from fairlane.store.counters import Counters, WriterCache
@@ -29,6 +30,8 @@ from fairlane.store.tables import tasks as task_table
 from fairlane.store.tables.deliveries import DueDelivery
 from fairlane.store.unwritten import Unwritten
 from fairlane.store.vault import Vault
+
+STEPS_CACHED_MAX: Final = 50_000
 
 
 class Transaction:
@@ -157,8 +160,22 @@ class Transaction:
                 self._cache.tasks[seq] = task
             else:
                 self._cache.tasks.pop(seq, None)
+                self._cache.steps.pop(seq, None)
+        if sum(map(len, self._cache.steps.values())) > STEPS_CACHED_MAX:
+            self._cache.steps.clear()
         self.counters.save_to_cache()
         self.accounts.save_to_cache()
+
+    def step_indexes(self, tasks: Iterable[Task]) -> Mapping[int, StepIndex]:
+        """Return the recorded steps of tasks, without their values."""
+        cached = self._cache.steps
+        missing = {task.seq: task for task in tasks if task.seq not in cached}
+        if missing:
+            self.unwritten.write()
+            with_steps = [seq for seq, task in missing.items() if task.steps]
+            found = checkpoint_table.brief(self.connection, with_steps) if with_steps else {}
+            cached.update((seq, StepIndex(found.get(seq, ()))) for seq in missing)
+        return cached
 
     def reservations(self, seqs: Iterable[int]) -> dict[int, list[Reservation]]:
         """Return the open reservations of tasks."""
@@ -268,6 +285,7 @@ class Transaction:
         self.changed = True
         self.unwritten.write()
         checkpoint_table.insert(self.connection, steps)
+        self._index(steps)
         seqs = dict.fromkeys(step.seq for step in steps)
         checkpoint_table.count(self.connection, [self._tasks[seq] for seq in seqs])
 
@@ -276,12 +294,20 @@ class Transaction:
         self.changed = True
         self.unwritten.write()
         checkpoint_table.settle(self.connection, steps)
+        self._index(steps)
+
+    def _index(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            known = self._cache.steps.get(step.seq)
+            if known is not None:
+                known.add(StepBrief(step.seq, step.number, step.name, len(step.value), step.intent))
 
     def forget_steps(self, task: Task) -> None:
         """Delete the steps of a task."""
         self.changed = True
         self.unwritten.write()
         checkpoint_table.forget(self.connection, [task.seq])
+        self._cache.steps.pop(task.seq, None)
         checkpoint_table.count(self.connection, [task])
 
     def tell_fired(self, task: Task, job_id: str, run_id: str) -> None:

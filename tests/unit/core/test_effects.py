@@ -7,7 +7,13 @@ import pytest
 from fairlane.core import effects, steps
 from fairlane.core.effects import EffectDecision
 from fairlane.core.errors import Conflict, FairlaneError, NotFound, PayloadTooLarge, StepChanged
-from fairlane.core.steps import TOTAL_CHARACTERS_MAX, VALUE_CHARACTERS_MAX, StepBrief, StepDecision
+from fairlane.core.steps import (
+    TOTAL_CHARACTERS_MAX,
+    VALUE_CHARACTERS_MAX,
+    StepBrief,
+    StepDecision,
+    StepIndex,
+)
 
 MINE, EARLIER = 7, 5
 
@@ -20,7 +26,7 @@ def begun(
     *recorded: StepBrief, number: int | None = 1, checks: bool = False
 ) -> EffectDecision | FairlaneError:
     return effects.begin(
-        recorded,
+        StepIndex(recorded),
         task_id="t",
         name="charge",
         number=number,
@@ -74,7 +80,7 @@ def test_another_step_in_its_place_is_refused() -> None:
 
 def test_only_the_lease_that_began_an_effect_withdraws_it() -> None:
     def withdrawn(*recorded: StepBrief) -> EffectDecision | FairlaneError:
-        return effects.withdraw(recorded, name="charge", number=1, fencing_token=MINE)
+        return effects.withdraw(StepIndex(recorded), name="charge", number=1, fencing_token=MINE)
 
     for intent in (MINE, -MINE, -1):  # begun, checked, and a repeated request
         assert withdrawn(brief(intent)) == EffectDecision(1, "not_done")
@@ -86,7 +92,7 @@ def test_only_the_lease_that_began_an_effect_withdraws_it() -> None:
 
 def test_an_operator_decides_about_an_unknown_outcome_only() -> None:
     def resolved(*recorded: StepBrief, size: int = 4) -> StepBrief | FairlaneError:
-        return effects.resolve(recorded, name="charge", size=size)
+        return effects.resolve(StepIndex(recorded), name="charge", size=size)
 
     assert resolved(brief(EARLIER)) == brief(EARLIER)
     assert resolved(brief(-EARLIER)) == brief(-EARLIER)
@@ -99,7 +105,9 @@ def test_an_operator_decides_about_an_unknown_outcome_only() -> None:
 
 def test_the_outcome_is_recorded_by_the_lease_that_began_it() -> None:
     def recorded(*known: StepBrief, size: int = 4) -> StepDecision | FairlaneError:
-        return steps.record(known, name="charge", number=1, size=size, fencing_token=MINE)
+        return steps.record(
+            StepIndex(known), name="charge", number=1, size=size, fencing_token=MINE
+        )
 
     assert recorded() == StepDecision(1, new=True)
     assert recorded(brief(MINE)) == StepDecision(1, new=False, settles=True)

@@ -11,11 +11,10 @@ from fairlane.core import effects, leases, lifecycle
 from fairlane.core.effects import HAPPENED, NOT_HAPPENED, EffectDecision
 from fairlane.core.errors import Conflict, FairlaneError, NotFound
 from fairlane.core.model import Task, copied
-from fairlane.core.steps import Step, StepBrief
+from fairlane.core.steps import Step, StepIndex
 from fairlane.engine.commands import Reset, Retry
 from fairlane.engine.step_commands import BeginEffect, EffectOutcome, ResolveEffect
 from fairlane.engine.verbs import requeueing
-from fairlane.store.tables import checkpoints as table
 from fairlane.store.transaction import Transaction
 
 _NOTHING = "null"
@@ -32,8 +31,7 @@ def begin_effect(tx: Transaction, requests: Sequence[BeginEffect], now: int) -> 
         if task is None or problem is not None or task.terminal:
             yield problem or leases.ended(task)
             continue
-        known = table.brief(tx.connection, [task.seq]).get(task.seq, []) if task.steps else []
-        decision = _decided(task, known, request)
+        decision = _decided(task, tx.step_indexes([task])[task.seq], request)
         if isinstance(decision, FairlaneError):
             yield decision
         elif decision.parks is not None:
@@ -45,9 +43,7 @@ def begin_effect(tx: Transaction, requests: Sequence[BeginEffect], now: int) -> 
             )
 
 
-def _decided(
-    task: Task, known: Sequence[StepBrief], request: BeginEffect
-) -> EffectDecision | FairlaneError:
+def _decided(task: Task, known: StepIndex, request: BeginEffect) -> EffectDecision | FairlaneError:
     if request.withdraws:
         return effects.withdraw(
             known, name=request.name, number=request.number, fencing_token=request.fencing_token
@@ -97,7 +93,7 @@ def _resolved(
         )
         return Conflict(message, details={"state": task.state})
     value = _NOTHING if request.value is None else request.value
-    known = table.brief(tx.connection, [task.seq]).get(task.seq, [])
+    known = tx.step_indexes([task])[task.seq]
     effect = effects.resolve(known, name=request.name, size=len(value))
     if isinstance(effect, FairlaneError):
         return effect

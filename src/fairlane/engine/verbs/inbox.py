@@ -15,7 +15,7 @@ from fairlane.core import inbox, leases, lifecycle, sessions, steps
 from fairlane.core.errors import FairlaneError, MessageTaken, NotFound
 from fairlane.core.inbox import Address, WaitingMessage
 from fairlane.core.model import Task
-from fairlane.core.steps import StepBrief
+from fairlane.core.steps import StepIndex
 from fairlane.engine.inbox_commands import (
     InboxOutcome,
     TakeMessages,
@@ -120,12 +120,10 @@ def _end(tx: Transaction, chosen: Sequence[WaitingMessage], run: Task, now: int)
 # -------------------------------------------------------------------- wait for a message
 
 
-def next_message(tx: Transaction, run: Task, known: Sequence[StepBrief], now: int) -> str | None:
+def next_message(tx: Transaction, run: Task, known: StepIndex, now: int) -> str | None:
     """Take the next message for a run that waits for one. Return it as the value of a step."""
     tx.unwritten.write()
-    room = min(
-        steps.VALUE_CHARACTERS_MAX, steps.TOTAL_CHARACTERS_MAX - sum(one.size for one in known)
-    )
+    room = min(steps.VALUE_CHARACTERS_MAX, steps.TOTAL_CHARACTERS_MAX - known.total)
     for one in reaching(tx.connection, tx.vault, run, now, any_mode=True, limit=1):
         value = inbox.as_value(one.messages)
         if len(value) <= room:

@@ -11,7 +11,7 @@ from fairlane.core import leases, steps
 from fairlane.core.effects import HAPPENED
 from fairlane.core.errors import FairlaneError
 from fairlane.core.model import Task, copied
-from fairlane.core.steps import Step, StepBrief
+from fairlane.core.steps import Step, StepBrief, StepIndex
 from fairlane.engine.step_commands import Checkpoint, CheckpointOutcome
 from fairlane.engine.verbs import redaction
 from fairlane.store.tables import checkpoints as table
@@ -22,8 +22,7 @@ from fairlane.store.transaction import Transaction
 def checkpoint(tx: Transaction, requests: Sequence[Checkpoint], now: int) -> Iterator[object]:
     """Record steps. A step that was recorded before keeps its first value."""
     tasks = tx.tasks_by_seq(request.seq for request in requests)
-    with_steps = [r.seq for r in requests if r.seq in tasks and tasks[r.seq].steps]
-    known = table.brief(tx.connection, dict.fromkeys(with_steps)) if with_steps else {}
+    known = tx.step_indexes(tasks[r.seq] for r in requests if r.seq in tasks)
     new: list[Step] = []
     settled: list[Step] = []
     answers: list[object] = []
@@ -33,7 +32,7 @@ def checkpoint(tx: Transaction, requests: Sequence[Checkpoint], now: int) -> Ite
         if task is None or problem is not None or task.terminal:
             answers.append(problem or leases.ended(task))
             continue
-        answer = _decided(tx.task(task.seq), known.setdefault(task.seq, []), request)
+        answer = _decided(tx.task(task.seq), known[task.seq], request)
         if isinstance(answer, CheckpointOutcome) and answer.settles:
             step = Step(task.seq, answer.number, request.name, request.value, now, HAPPENED)
             settled.append(step)
@@ -50,7 +49,7 @@ def checkpoint(tx: Transaction, requests: Sequence[Checkpoint], now: int) -> Ite
 
 
 def _decided(
-    task: Task, recorded: list[StepBrief], request: Checkpoint
+    task: Task, recorded: StepIndex, request: Checkpoint
 ) -> CheckpointOutcome | FairlaneError:
     """Return the task with one more step, or as it is if the step was recorded before."""
     size = len(request.value)
@@ -64,12 +63,11 @@ def _decided(
     if isinstance(found, FairlaneError):
         return found
     if found.settles:
-        at = next(i for i, one in enumerate(recorded) if one.number == found.number)
-        recorded[at] = StepBrief(task.seq, found.number, request.name, size, HAPPENED)
+        recorded.add(StepBrief(task.seq, found.number, request.name, size, HAPPENED))
         return CheckpointOutcome(task, found.number, new=True, settles=True)
     if not found.new:
         return CheckpointOutcome(task, found.number, new=False)
-    recorded.append(StepBrief(task.seq, found.number, request.name, size))
+    recorded.add(StepBrief(task.seq, found.number, request.name, size))
     after = copied(task)
     after.steps = (task.steps or 0) + 1
     return CheckpointOutcome(after, found.number, new=True)

@@ -6,14 +6,14 @@ before leasing (`save`), so the same transaction can lease the task with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from fairlane.core import gates, leases, lifecycle, steps, suspensions
 from fairlane.core.errors import Conflict, FairlaneError, InvalidRequest, LeaseLost, NotFound
 from fairlane.core.inbox import sessions_with_messages
 from fairlane.core.model import SUSPEND_GATE, Task, copied
-from fairlane.core.steps import Step, StepBrief
+from fairlane.core.steps import Step, StepBrief, StepIndex
 from fairlane.core.suspensions import Signal, Suspension, Until
 from fairlane.engine.step_commands import SendSignal, SignalOutcome, Suspend, SuspendOutcome
 from fairlane.engine.verbs import inbox, resources
@@ -54,7 +54,7 @@ def _suspend(
     if problem is not None or task.terminal:
         return problem or leases.ended(task)
     known = checkpoints.of_tasks(tx.connection, [task.seq]).get(task.seq, ()) if task.steps else ()
-    brief = [StepBrief(one.seq, one.number, one.name, len(one.value)) for one in known]
+    brief = StepIndex(StepBrief(one.seq, one.number, one.name, len(one.value)) for one in known)
     place = steps.decide(brief, name=request.name, number=request.number, size=0)
     if isinstance(place, FairlaneError):
         return place
@@ -91,7 +91,7 @@ def _value_now(
     task: Task,
     wait: Suspension,
     awaited: Sequence[Task],
-    known: Sequence[StepBrief],
+    known: StepIndex,
 ) -> str | None:
     """Return the value of a wait that needs no suspension; None if it needs one."""
     until = wait.waits_for
@@ -206,7 +206,7 @@ def deliver(tx: Transaction, now: int) -> None:
     for seq in sorted(found):
         task = tx.task(seq)
         if task.gate == SUSPEND_GATE and task.state == lifecycle.QUEUED and seq not in tx.woken:
-            known = checkpoints.brief(tx.connection, [seq]).get(seq, [])
+            known = tx.step_indexes([task])[seq]
             value = inbox.next_message(tx, task, known, now)
             if value is not None:
                 wake(tx, task, now, value)
@@ -271,11 +271,11 @@ def save(tx: Transaction) -> None:
     tx.unwritten.write()
     waits = table.of_tasks(tx.connection, [*woken, *left])
     _stop_awaiting(tx, [seq for seq in left if seq in waits])
-    known = checkpoints.brief(tx.connection, woken)
+    known = tx.step_indexes(tx.task(seq) for seq in woken)
     new = []
     for seq, given in woken.items():
         wait = waits[seq]
-        value = given or _value(tx, wait, known.get(seq, []))
+        value = given or _value(tx, wait, known[seq])
         step = Step(seq, wait.number, wait.name, value, tx.now)
         after = copied(tx.task(seq))
         after.steps = (after.steps or 0) + 1
@@ -293,13 +293,13 @@ def _stop_awaiting(tx: Transaction, seqs: Sequence[int]) -> None:
         tx.open_edges -= sum(map(len, awaited.values()))
 
 
-def _value(tx: Transaction, wait: Suspension, known: Iterable[StepBrief]) -> str:
+def _value(tx: Transaction, wait: Suspension, known: StepIndex) -> str:
     """Return the value of a wait that has ended: null for a time, the outcomes of awaited tasks."""
     ids = wait.waits_for.tasks
     if ids is None:
         return NOTHING
     ends: Mapping[str, suspensions.TaskEnd] = table.ends(tx.connection, dict.fromkeys(ids))
     ordered = [ends[id_] for id_ in dict.fromkeys(ids) if id_ in ends]
-    wanted = suspensions.fitting(ordered, sum(one.size for one in known))
+    wanted = suspensions.fitting(ordered, known.total)
     results = task_table.results(tx.connection, sorted(wanted)) if wanted else {}
     return suspensions.outcomes(ids, dict(ends), results)
