@@ -29,12 +29,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from fairlane.client.arguments import (
     TaskReference, as_body, as_list, as_object, as_objects, as_raw, as_text
 )
-from fairlane.core.json_types import JsonObject
+from fairlane.core.json_types import JsonMapping, JsonObject
 {imports}
 from fairlane.schema.operation import Operation, Request
 
@@ -69,8 +69,8 @@ NAMES: dict[type, str] = {
     inspect.IntType: "int",
     inspect.FloatType: "float",
     inspect.StrType: "str",
-    inspect.AnyType: "object",
-    inspect.RawType: "Mapping[str, object]",
+    inspect.AnyType: "Any",
+    inspect.RawType: "JsonMapping",
 }
 
 
@@ -84,9 +84,10 @@ def annotation(info: inspect.Type) -> str:
     if isinstance(info, inspect.ListType | inspect.VarTupleType):
         return f"Sequence[{annotation(info.item_type)}]"
     if isinstance(info, inspect.DictType):
-        return f"Mapping[{annotation(info.key_type)}, {annotation(info.value_type)}]"
+        mapping = f"Mapping[{annotation(info.key_type)}, {annotation(info.value_type)}]"
+        return "JsonMapping" if mapping == "Mapping[str, Any]" else mapping
     if isinstance(info, inspect.StructType):
-        return "Mapping[str, object]"
+        return "JsonMapping"
     if isinstance(info, inspect.LiteralType):
         return f"Literal[{', '.join(repr(word) for word in info.values)}]"
     return NAMES[type(info)]
@@ -213,9 +214,9 @@ def _converted(field: inspect.Field) -> str:
     declared = annotation(field.type)
     if "datetime" in declared:
         return f"as_text({field.name})"
-    if declared.startswith("Mapping["):
+    if declared.startswith(("Mapping[", "JsonMapping")):
         return f"as_object({field.name})"
-    if "Sequence[Mapping" in declared:
+    if "Sequence[JsonMapping" in declared or "Sequence[Mapping" in declared:
         return f"as_raw({field.name})" if _sends_raw(field.type) else f"as_objects({field.name})"
     if declared.startswith("str |"):  # a text or many, which the field takes as they are
         return field.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from fairlane.client.arguments import (
     TaskReference,
@@ -16,7 +16,7 @@ from fairlane.client.arguments import (
     as_raw,
     as_text,
 )
-from fairlane.core.json_types import JsonObject
+from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.submissions import TaskRequest
 from fairlane.schema.access import WHOAMI, Identity, ShowIdentity
 from fairlane.schema.approvals import (
@@ -417,11 +417,11 @@ class TaskFields(TypedDict, total=False):
     selector: str | None
     handler: str | None
     instruction: str | None
-    params: Mapping[str, object] | None
-    metadata: Mapping[str, object] | None
-    llm_config: Mapping[str, object] | None
+    params: JsonMapping | None
+    metadata: JsonMapping | None
+    llm_config: JsonMapping | None
     depends_on: Sequence[str | TaskReference] | None
-    retry_policy: Mapping[str, object] | None
+    retry_policy: JsonMapping | None
     timeout_ms: int | None
     preemptible: bool | None
     key: str | None
@@ -436,7 +436,7 @@ class TaskFields(TypedDict, total=False):
     run_at: str | datetime | None
     delay_ms: int | None
     callback_url: str | None
-    approval: Mapping[str, object] | None
+    approval: JsonMapping | None
 
 
 class Methods(ABC):
@@ -488,7 +488,7 @@ class Methods(ABC):
         decision: Literal["approve", "reject"],
         hash: str,
         *,
-        answer: Mapping[str, object] | None = None,
+        answer: JsonMapping | None = None,
         comment: str | None = None,
     ) -> ApprovalStatus:
         """Approve or reject; the hash identifies the version that the person saw.
@@ -538,7 +538,7 @@ class Methods(ABC):
         *,
         token: int | None = None,
         detail: str | None = None,
-        form: Mapping[str, object] | None = None,
+        form: JsonMapping | None = None,
         approvers: Sequence[str] | None = None,
         count: int | None = None,
         expires_ms: int | None = None,
@@ -635,7 +635,7 @@ class Methods(ABC):
         request = BatchRequest(batch_id=batch_id)
         return self.perform(CANCEL_BATCH, request)
 
-    def create_cron_job(self, document: Mapping[str, object]) -> CronJob | CronJobPage:
+    def create_cron_job(self, document: JsonMapping) -> CronJob | CronJobPage:
         """Create a cron job, which submits a task on a schedule.
 
         Args:
@@ -674,7 +674,7 @@ class Methods(ABC):
         request = CronJobRequest(job=job)
         return self.perform(CRON_JOB, request)
 
-    def update_cron_job(self, job: str, document: Mapping[str, object]) -> CronJob:
+    def update_cron_job(self, job: str, document: JsonMapping) -> CronJob:
         """Change fields of a cron job.
 
         Args:
@@ -802,7 +802,7 @@ class Methods(ABC):
         return self.perform(EFFECT_LEASE, request)
 
     def resolve_effect(
-        self, task_id: str, name: str, *, happened: bool, value: object = None
+        self, task_id: str, name: str, *, happened: bool, value: Any = None
     ) -> EffectResolved:
         """Record whether an effect with an unknown outcome happened; its task runs again.
 
@@ -1110,7 +1110,7 @@ class Methods(ABC):
     def report_leases(
         self,
         worker: str,
-        reports: Sequence[Mapping[str, object]] = (),
+        reports: Sequence[JsonMapping] = (),
         *,
         lanes: Sequence[str] | None = None,
         handlers: Sequence[str] | None = None,
@@ -1168,12 +1168,12 @@ class Methods(ABC):
         *,
         token: int | None = None,
         ttl_ms: int | None = None,
-        progress: object = None,
+        progress: Any = None,
         output: str | None = None,
         part: int | None = None,
-        permits: Sequence[Mapping[str, object]] | None = None,
-        closed: Mapping[str, Mapping[str, object]] | None = None,
-        observed: Mapping[str, Mapping[str, Mapping[str, object]]] | None = None,
+        permits: Sequence[JsonMapping] | None = None,
+        closed: Mapping[str, JsonMapping] | None = None,
+        observed: Mapping[str, Mapping[str, JsonMapping]] | None = None,
         inbox_after: str | None = None,
     ) -> LeaseRenewed:
         """Extend a lease, and report progress and output.
@@ -1224,7 +1224,7 @@ class Methods(ABC):
         name: str,
         *,
         token: int | None = None,
-        value: object = None,
+        value: Any = None,
         number: int | None = None,
     ) -> StepRecorded:
         """Record the result of a step; later runs of the task get it with their lease.
@@ -1245,10 +1245,10 @@ class Methods(ABC):
         lease_id: str,
         *,
         token: int | None = None,
-        result: object = None,
+        result: Any = None,
         usage: Mapping[str, Mapping[str, int | float | str]] | None = None,
-        closed: Mapping[str, Mapping[str, object]] | None = None,
-        observed: Mapping[str, Mapping[str, Mapping[str, object]]] | None = None,
+        closed: Mapping[str, JsonMapping] | None = None,
+        observed: Mapping[str, Mapping[str, JsonMapping]] | None = None,
     ) -> LeaseCompleted:
         """Report that a leased task is done; safe to repeat.
 
@@ -1280,8 +1280,8 @@ class Methods(ABC):
         retry_after_ms: int | None = None,
         traceback: str | None = None,
         usage: Mapping[str, Mapping[str, int | float | str]] | None = None,
-        closed: Mapping[str, Mapping[str, object]] | None = None,
-        observed: Mapping[str, Mapping[str, Mapping[str, object]]] | None = None,
+        closed: Mapping[str, JsonMapping] | None = None,
+        observed: Mapping[str, Mapping[str, JsonMapping]] | None = None,
     ) -> LeaseReleased:
         """Report that a leased task has failed, which spends one attempt.
 
@@ -1315,8 +1315,8 @@ class Methods(ABC):
         *,
         token: int | None = None,
         usage: Mapping[str, Mapping[str, int | float | str]] | None = None,
-        closed: Mapping[str, Mapping[str, object]] | None = None,
-        observed: Mapping[str, Mapping[str, Mapping[str, object]]] | None = None,
+        closed: Mapping[str, JsonMapping] | None = None,
+        observed: Mapping[str, Mapping[str, JsonMapping]] | None = None,
     ) -> LeaseReleased:
         """Release a lease: the task is queued again and no attempt is spent.
 
@@ -1343,7 +1343,7 @@ class Methods(ABC):
         *,
         token: int | None = None,
         wait_ms: int = 0,
-        settle: Mapping[str, object] | None = None,
+        settle: JsonMapping | None = None,
     ) -> PermitStatus:
         """Reserve resources for one call of a running task, and wait until there is room.
 
@@ -1370,8 +1370,8 @@ class Methods(ABC):
         *,
         token: int | None = None,
         usage: Mapping[str, Mapping[str, int | float | str]] | None = None,
-        closed: Mapping[str, Mapping[str, object]] | None = None,
-        observed: Mapping[str, Mapping[str, Mapping[str, object]]] | None = None,
+        closed: Mapping[str, JsonMapping] | None = None,
+        observed: Mapping[str, Mapping[str, JsonMapping]] | None = None,
     ) -> PermitSettled:
         """Report what a call under a permit used; safe to repeat.
 
@@ -1404,7 +1404,7 @@ class Methods(ABC):
 
     def set_policy(
         self,
-        document: Mapping[str, object],
+        document: JsonMapping,
         *,
         note: str | None = None,
         author: str | None = None,
@@ -1432,7 +1432,7 @@ class Methods(ABC):
 
     def patch_policy(
         self,
-        document: Mapping[str, object],
+        document: JsonMapping,
         *,
         note: str | None = None,
         author: str | None = None,
@@ -1458,7 +1458,7 @@ class Methods(ABC):
         )
         return self.perform(PATCH_POLICY, request)
 
-    def check_policy(self, document: Mapping[str, object], *, patch: bool = False) -> PolicyChecked:
+    def check_policy(self, document: JsonMapping, *, patch: bool = False) -> PolicyChecked:
         """Check a policy document: its problems, or what it would change; changes nothing.
 
         Args:
@@ -1546,7 +1546,7 @@ class Methods(ABC):
         workflow: str | None = None,
         repo: str | None = None,
         priority: int | str | None = None,
-        inputs: Mapping[str, object] | None = None,
+        inputs: JsonMapping | None = None,
         note: str | None = None,
         agent: str | None = None,
         needs: Mapping[str, Mapping[str, int | float | str]] | None = None,
@@ -1615,7 +1615,7 @@ class Methods(ABC):
         request = DrainEntries(limit=limit)
         return self.perform(QUEUE_DRAIN, request)
 
-    def queue_import(self, document: Mapping[str, object]) -> EntriesImported:
+    def queue_import(self, document: JsonMapping) -> EntriesImported:
         """Import a queue file: all of its entries or none.
 
         Args:
@@ -1632,7 +1632,7 @@ class Methods(ABC):
         return self.perform(QUEUE_POLICY, request)
 
     def set_queue_policy(
-        self, settings: Mapping[str, object], *, actor: str | None = None
+        self, settings: JsonMapping, *, actor: str | None = None
     ) -> QueuePolicyShown:
         """Change rules of the queue.
 
@@ -1849,13 +1849,13 @@ class Methods(ABC):
         message_id: str | None = None,
         sent_at: str | datetime | None = None,
         handler: str | None = None,
-        media: Sequence[object] | None = None,
+        media: Sequence[Any] | None = None,
         no_merge: bool | None = None,
         lane: str | None = None,
         priority: int | Literal["critical", "high", "low", "normal"] | None = None,
         callback_url: str | None = None,
-        metadata: Mapping[str, object] | None = None,
-        llm_config: Mapping[str, object] | None = None,
+        metadata: JsonMapping | None = None,
+        llm_config: JsonMapping | None = None,
         timeout_ms: int | None = None,
         needs: Mapping[str, Mapping[str, int | float | str]] | None = None,
         idempotency_key: str | None = None,
@@ -1955,7 +1955,7 @@ class Methods(ABC):
     def suspend_lease(
         self,
         lease_id: str,
-        until: Mapping[str, object],
+        until: JsonMapping,
         *,
         token: int | None = None,
         name: str | None = None,
@@ -1975,7 +1975,7 @@ class Methods(ABC):
         )
         return self.perform(SUSPEND_LEASE, request)
 
-    def send_signal(self, task_id: str, name: str, *, value: object = None) -> SignalSent:
+    def send_signal(self, task_id: str, name: str, *, value: Any = None) -> SignalSent:
         """Send a value to a task; a run that waits for the signal continues with it.
 
         Args:
@@ -2001,7 +2001,7 @@ class Methods(ABC):
 
     def submit_batch(
         self,
-        tasks: Sequence[Mapping[str, object]],
+        tasks: Sequence[JsonMapping],
         *,
         parallelism: int | None = None,
         agent: str | None = None,
@@ -2481,7 +2481,7 @@ class Methods(ABC):
 
     def submit_lines(
         self,
-        tasks: Sequence[Mapping[str, object]],
+        tasks: Sequence[JsonMapping],
         *,
         first_line: int = 1,
         idempotency_key: str | None = None,
@@ -2498,7 +2498,7 @@ class Methods(ABC):
         )
         return self.perform(SUBMIT_LINES, request)
 
-    def create_template(self, document: Mapping[str, object]) -> TemplateDetail:
+    def create_template(self, document: JsonMapping) -> TemplateDetail:
         """Create a template: an instruction with parameters.
 
         Args:
@@ -2529,7 +2529,7 @@ class Methods(ABC):
         request = TemplateRequest(template_id=template_id)
         return self.perform(TEMPLATE, request)
 
-    def update_template(self, template_id: str, document: Mapping[str, object]) -> TemplateDetail:
+    def update_template(self, template_id: str, document: JsonMapping) -> TemplateDetail:
         """Change fields of a template.
 
         Args:
@@ -2551,9 +2551,9 @@ class Methods(ABC):
     def use_template(
         self,
         template_id: str,
-        params: Mapping[str, object] | None = None,
+        params: JsonMapping | None = None,
         *,
-        overrides: Mapping[str, object] | None = None,
+        overrides: JsonMapping | None = None,
         submit: bool | None = None,
         idempotency_key: str | None = None,
     ) -> TemplateSubmitted | TemplateFilled:
@@ -2835,7 +2835,7 @@ class AsyncMethods(ABC):
         decision: Literal["approve", "reject"],
         hash: str,
         *,
-        answer: Mapping[str, object] | None = None,
+        answer: JsonMapping | None = None,
         comment: str | None = None,
     ) -> ApprovalStatus:
         """Approve or reject; the hash identifies the version that the person saw.
@@ -2885,7 +2885,7 @@ class AsyncMethods(ABC):
         *,
         token: int | None = None,
         detail: str | None = None,
-        form: Mapping[str, object] | None = None,
+        form: JsonMapping | None = None,
         approvers: Sequence[str] | None = None,
         count: int | None = None,
         expires_ms: int | None = None,
@@ -2982,7 +2982,7 @@ class AsyncMethods(ABC):
         request = BatchRequest(batch_id=batch_id)
         return await self.perform(CANCEL_BATCH, request)
 
-    async def create_cron_job(self, document: Mapping[str, object]) -> CronJob | CronJobPage:
+    async def create_cron_job(self, document: JsonMapping) -> CronJob | CronJobPage:
         """Create a cron job, which submits a task on a schedule.
 
         Args:
@@ -3021,7 +3021,7 @@ class AsyncMethods(ABC):
         request = CronJobRequest(job=job)
         return await self.perform(CRON_JOB, request)
 
-    async def update_cron_job(self, job: str, document: Mapping[str, object]) -> CronJob:
+    async def update_cron_job(self, job: str, document: JsonMapping) -> CronJob:
         """Change fields of a cron job.
 
         Args:
@@ -3149,7 +3149,7 @@ class AsyncMethods(ABC):
         return await self.perform(EFFECT_LEASE, request)
 
     async def resolve_effect(
-        self, task_id: str, name: str, *, happened: bool, value: object = None
+        self, task_id: str, name: str, *, happened: bool, value: Any = None
     ) -> EffectResolved:
         """Record whether an effect with an unknown outcome happened; its task runs again.
 
@@ -3457,7 +3457,7 @@ class AsyncMethods(ABC):
     async def report_leases(
         self,
         worker: str,
-        reports: Sequence[Mapping[str, object]] = (),
+        reports: Sequence[JsonMapping] = (),
         *,
         lanes: Sequence[str] | None = None,
         handlers: Sequence[str] | None = None,
@@ -3515,12 +3515,12 @@ class AsyncMethods(ABC):
         *,
         token: int | None = None,
         ttl_ms: int | None = None,
-        progress: object = None,
+        progress: Any = None,
         output: str | None = None,
         part: int | None = None,
-        permits: Sequence[Mapping[str, object]] | None = None,
-        closed: Mapping[str, Mapping[str, object]] | None = None,
-        observed: Mapping[str, Mapping[str, Mapping[str, object]]] | None = None,
+        permits: Sequence[JsonMapping] | None = None,
+        closed: Mapping[str, JsonMapping] | None = None,
+        observed: Mapping[str, Mapping[str, JsonMapping]] | None = None,
         inbox_after: str | None = None,
     ) -> LeaseRenewed:
         """Extend a lease, and report progress and output.
@@ -3571,7 +3571,7 @@ class AsyncMethods(ABC):
         name: str,
         *,
         token: int | None = None,
-        value: object = None,
+        value: Any = None,
         number: int | None = None,
     ) -> StepRecorded:
         """Record the result of a step; later runs of the task get it with their lease.
@@ -3592,10 +3592,10 @@ class AsyncMethods(ABC):
         lease_id: str,
         *,
         token: int | None = None,
-        result: object = None,
+        result: Any = None,
         usage: Mapping[str, Mapping[str, int | float | str]] | None = None,
-        closed: Mapping[str, Mapping[str, object]] | None = None,
-        observed: Mapping[str, Mapping[str, Mapping[str, object]]] | None = None,
+        closed: Mapping[str, JsonMapping] | None = None,
+        observed: Mapping[str, Mapping[str, JsonMapping]] | None = None,
     ) -> LeaseCompleted:
         """Report that a leased task is done; safe to repeat.
 
@@ -3627,8 +3627,8 @@ class AsyncMethods(ABC):
         retry_after_ms: int | None = None,
         traceback: str | None = None,
         usage: Mapping[str, Mapping[str, int | float | str]] | None = None,
-        closed: Mapping[str, Mapping[str, object]] | None = None,
-        observed: Mapping[str, Mapping[str, Mapping[str, object]]] | None = None,
+        closed: Mapping[str, JsonMapping] | None = None,
+        observed: Mapping[str, Mapping[str, JsonMapping]] | None = None,
     ) -> LeaseReleased:
         """Report that a leased task has failed, which spends one attempt.
 
@@ -3662,8 +3662,8 @@ class AsyncMethods(ABC):
         *,
         token: int | None = None,
         usage: Mapping[str, Mapping[str, int | float | str]] | None = None,
-        closed: Mapping[str, Mapping[str, object]] | None = None,
-        observed: Mapping[str, Mapping[str, Mapping[str, object]]] | None = None,
+        closed: Mapping[str, JsonMapping] | None = None,
+        observed: Mapping[str, Mapping[str, JsonMapping]] | None = None,
     ) -> LeaseReleased:
         """Release a lease: the task is queued again and no attempt is spent.
 
@@ -3690,7 +3690,7 @@ class AsyncMethods(ABC):
         *,
         token: int | None = None,
         wait_ms: int = 0,
-        settle: Mapping[str, object] | None = None,
+        settle: JsonMapping | None = None,
     ) -> PermitStatus:
         """Reserve resources for one call of a running task, and wait until there is room.
 
@@ -3717,8 +3717,8 @@ class AsyncMethods(ABC):
         *,
         token: int | None = None,
         usage: Mapping[str, Mapping[str, int | float | str]] | None = None,
-        closed: Mapping[str, Mapping[str, object]] | None = None,
-        observed: Mapping[str, Mapping[str, Mapping[str, object]]] | None = None,
+        closed: Mapping[str, JsonMapping] | None = None,
+        observed: Mapping[str, Mapping[str, JsonMapping]] | None = None,
     ) -> PermitSettled:
         """Report what a call under a permit used; safe to repeat.
 
@@ -3751,7 +3751,7 @@ class AsyncMethods(ABC):
 
     async def set_policy(
         self,
-        document: Mapping[str, object],
+        document: JsonMapping,
         *,
         note: str | None = None,
         author: str | None = None,
@@ -3779,7 +3779,7 @@ class AsyncMethods(ABC):
 
     async def patch_policy(
         self,
-        document: Mapping[str, object],
+        document: JsonMapping,
         *,
         note: str | None = None,
         author: str | None = None,
@@ -3805,9 +3805,7 @@ class AsyncMethods(ABC):
         )
         return await self.perform(PATCH_POLICY, request)
 
-    async def check_policy(
-        self, document: Mapping[str, object], *, patch: bool = False
-    ) -> PolicyChecked:
+    async def check_policy(self, document: JsonMapping, *, patch: bool = False) -> PolicyChecked:
         """Check a policy document: its problems, or what it would change; changes nothing.
 
         Args:
@@ -3897,7 +3895,7 @@ class AsyncMethods(ABC):
         workflow: str | None = None,
         repo: str | None = None,
         priority: int | str | None = None,
-        inputs: Mapping[str, object] | None = None,
+        inputs: JsonMapping | None = None,
         note: str | None = None,
         agent: str | None = None,
         needs: Mapping[str, Mapping[str, int | float | str]] | None = None,
@@ -3966,7 +3964,7 @@ class AsyncMethods(ABC):
         request = DrainEntries(limit=limit)
         return await self.perform(QUEUE_DRAIN, request)
 
-    async def queue_import(self, document: Mapping[str, object]) -> EntriesImported:
+    async def queue_import(self, document: JsonMapping) -> EntriesImported:
         """Import a queue file: all of its entries or none.
 
         Args:
@@ -3983,7 +3981,7 @@ class AsyncMethods(ABC):
         return await self.perform(QUEUE_POLICY, request)
 
     async def set_queue_policy(
-        self, settings: Mapping[str, object], *, actor: str | None = None
+        self, settings: JsonMapping, *, actor: str | None = None
     ) -> QueuePolicyShown:
         """Change rules of the queue.
 
@@ -4200,13 +4198,13 @@ class AsyncMethods(ABC):
         message_id: str | None = None,
         sent_at: str | datetime | None = None,
         handler: str | None = None,
-        media: Sequence[object] | None = None,
+        media: Sequence[Any] | None = None,
         no_merge: bool | None = None,
         lane: str | None = None,
         priority: int | Literal["critical", "high", "low", "normal"] | None = None,
         callback_url: str | None = None,
-        metadata: Mapping[str, object] | None = None,
-        llm_config: Mapping[str, object] | None = None,
+        metadata: JsonMapping | None = None,
+        llm_config: JsonMapping | None = None,
         timeout_ms: int | None = None,
         needs: Mapping[str, Mapping[str, int | float | str]] | None = None,
         idempotency_key: str | None = None,
@@ -4306,7 +4304,7 @@ class AsyncMethods(ABC):
     async def suspend_lease(
         self,
         lease_id: str,
-        until: Mapping[str, object],
+        until: JsonMapping,
         *,
         token: int | None = None,
         name: str | None = None,
@@ -4326,7 +4324,7 @@ class AsyncMethods(ABC):
         )
         return await self.perform(SUSPEND_LEASE, request)
 
-    async def send_signal(self, task_id: str, name: str, *, value: object = None) -> SignalSent:
+    async def send_signal(self, task_id: str, name: str, *, value: Any = None) -> SignalSent:
         """Send a value to a task; a run that waits for the signal continues with it.
 
         Args:
@@ -4352,7 +4350,7 @@ class AsyncMethods(ABC):
 
     async def submit_batch(
         self,
-        tasks: Sequence[Mapping[str, object]],
+        tasks: Sequence[JsonMapping],
         *,
         parallelism: int | None = None,
         agent: str | None = None,
@@ -4832,7 +4830,7 @@ class AsyncMethods(ABC):
 
     async def submit_lines(
         self,
-        tasks: Sequence[Mapping[str, object]],
+        tasks: Sequence[JsonMapping],
         *,
         first_line: int = 1,
         idempotency_key: str | None = None,
@@ -4849,7 +4847,7 @@ class AsyncMethods(ABC):
         )
         return await self.perform(SUBMIT_LINES, request)
 
-    async def create_template(self, document: Mapping[str, object]) -> TemplateDetail:
+    async def create_template(self, document: JsonMapping) -> TemplateDetail:
         """Create a template: an instruction with parameters.
 
         Args:
@@ -4880,9 +4878,7 @@ class AsyncMethods(ABC):
         request = TemplateRequest(template_id=template_id)
         return await self.perform(TEMPLATE, request)
 
-    async def update_template(
-        self, template_id: str, document: Mapping[str, object]
-    ) -> TemplateDetail:
+    async def update_template(self, template_id: str, document: JsonMapping) -> TemplateDetail:
         """Change fields of a template.
 
         Args:
@@ -4904,9 +4900,9 @@ class AsyncMethods(ABC):
     async def use_template(
         self,
         template_id: str,
-        params: Mapping[str, object] | None = None,
+        params: JsonMapping | None = None,
         *,
-        overrides: Mapping[str, object] | None = None,
+        overrides: JsonMapping | None = None,
         submit: bool | None = None,
         idempotency_key: str | None = None,
     ) -> TemplateSubmitted | TemplateFilled:

@@ -135,9 +135,7 @@ class TaskStatus(Response, kw_only=True):
     notice: Annotated[
         str | None, Meta(description="Why a task that is ready cannot start: no worker can run it")
     ] = None
-    progress: Annotated[object, Meta(description="Progress that a running task last reported")] = (
-        None
-    )
+    progress: Annotated[Any, Meta(description="Progress that a running task last reported")] = None
     approval: Annotated[
         ApprovalOutcome | None, Meta(description="The decision that the task waits for or needed")
     ] = None
