@@ -65,9 +65,9 @@ def test_a_store_without_troubles_is_well(run: Run, tmp_path: Path) -> None:
         found.migrate()
     ran = run("attention", "--check", "--store", store)
     assert ran.code == 0
-    assert ran.out == (
-        "nothing needs attention: no task is stuck, parked or waiting for a decision, "
-        "and nothing fails\n"
+    assert (
+        ran.out
+        == "nothing needs attention: nothing is stuck, parked, failing or waiting for a decision\n"
     )
     assert run("workers", "--store", store).out.startswith("no worker is known; ")
 

@@ -196,7 +196,7 @@ class ApprovalClosed(CallerError):
 
 
 class StepChanged(CallerError):
-    """A run calls different steps from those that earlier runs of its task recorded."""
+    """A run calls different steps from the ones that earlier runs recorded."""
 
     code = "step_changed"
 

@@ -13,9 +13,7 @@ from fairlane.core.types import Moment
 from fairlane.schema.operation import GET, Operation, Request, Response, one_of
 from fairlane.schema.wire import moment_or_none
 
-WELL: Final = (
-    "nothing needs attention: no task is stuck, parked or waiting for a decision, and nothing fails"
-)
+WELL: Final = "nothing needs attention: nothing is stuck, parked, failing or waiting for a decision"
 
 
 class ShowAttention(Request):
