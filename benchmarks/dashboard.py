@@ -81,7 +81,7 @@ def listing(store: str, tasks: int, pages: int = 20) -> Row:
     return {"p50_ms": round(ordered[len(ordered) // 2]), "max_ms": round(ordered[-1])}
 
 
-# In the page itself, so that nobody's remote control is measured with it.
+# In the page itself, so that no remote control is measured with it.
 _TURN = """() => new Promise((resolve) => {
   const first = document.querySelector("[data-row]").dataset.row;
   const began = performance.now();

@@ -88,7 +88,7 @@ def bodies(kind: str, count: int, agents: int, tabs: int) -> Iterator[tuple[str,
             task = {"agentId": agent, "action": "click", "tabId": tab, "ref": "e1"}
             yield "/tasks", json.dumps(task)
         elif kind == "batch":
-            items = [{"handler": "nobody", "params": {"n": n}} for n in range(50)]
+            items = [{"handler": "unserved", "params": {"n": n}} for n in range(50)]
             yield "/tasks/batch", json.dumps({"agentId": agent, "tasks": items})
         else:
             yield "/tasks", json.dumps({"agentId": agent, "handler": kind, "params": {"n": number}})

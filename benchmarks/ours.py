@@ -144,11 +144,11 @@ def percentiles(values: list[float]) -> Row:
 
 
 def http_submit(store: str, requests: int) -> Row:
-    """One POST per task, durable before its 202; nobody runs them."""
+    """One POST per task, durable before its 202; no worker runs them."""
     with fairlane_server(store) as server:
-        server.load("nobody", 2000)
+        server.load("unserved", 2000)
         before = server.cpu_seconds()
-        found = server.load("nobody", requests)
+        found = server.load("unserved", requests)
         found["server_us"] = round((server.cpu_seconds() - before) / requests * 1e6)
     assert found["statuses"] == {"202": requests}, found
     return found
@@ -157,7 +157,7 @@ def http_submit(store: str, requests: int) -> Row:
 def http_stream(store: str, tasks: int) -> Row:
     """One stream of lines, each answered after its commit."""
     lines = [
-        b'{"agentId":"agent-%d","handler":"nobody","params":{"n":%d}}\n' % (n % 10, n)
+        b'{"agentId":"agent-%d","handler":"unserved","params":{"n":%d}}\n' % (n % 10, n)
         for n in range(tasks)
     ]
     with fairlane_server(store) as server:
@@ -285,7 +285,7 @@ def ready_and_rss(store: str) -> Row:
     began = time.perf_counter()
     with fairlane_server(store) as server:
         ready = time.perf_counter() - began
-        server.load("nobody", 2000)
+        server.load("unserved", 2000)
         return {"ready_s": round(ready, 2), "rss_mb": round(server.rss_mb())}
 
 
@@ -345,7 +345,7 @@ async def _fairness(store: str) -> Row:
         await asyncio.gather(*(quiet(number) for number in range(99)))
         waits = [(started[agent] - at) * 1000 for agent, at in asked.items()]
         flooded = (await app.stats())["queue"]["agentCounts"].get("flood", 0)
-    assert flooded > 0, "the flood had already ended; the figure says nothing"
+    assert flooded > 0, "the flood had already ended; the figure is meaningless"
     return {"quiet_max_ms": round(max(waits), 1), "quiet_median_ms": round(median(waits), 1)}
 
 

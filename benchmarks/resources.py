@@ -78,7 +78,7 @@ async def _pairs(store: str, tasks: int, callers: int, *, needs: bool) -> float:
 
 
 async def _permits(store: str, count: int, runs: int) -> float:
-    """`runs` tasks take permits one after another, each settled with what was used."""
+    """`runs` tasks take permits one after another, each settled with the amount used."""
     each = max(1, count // runs)
     async with Fairlane(store, policy=POLICY) as app:
 

@@ -35,7 +35,7 @@ class Stub(asyncio.Protocol):
 async def main() -> None:
     server = await asyncio.get_running_loop().create_server(Stub, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
-    # Ends with whoever started it: its standard input closes then.
+    # Ends with the process that started it: its standard input closes then.
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 

@@ -1,4 +1,4 @@
-"""What tokens cost: the same submissions to a server that trusts everybody and to one that asks."""
+"""The cost of tokens: the same submissions to a server without tokens and to one with them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def beside(store: str) -> Iterator[str]:
 
 def _submitted(server: Server, requests: int, token: str = "") -> Round:
     before = server.cpu_seconds()
-    found = server.load("nobody", requests, token=token)
+    found = server.load("unserved", requests, token=token)
     if found["statuses"] != {"202": requests}:
         raise RuntimeError(f"not all were accepted: {found['statuses']}")
     return float(found["perSecond"]), (server.cpu_seconds() - before) / requests * 1_000_000

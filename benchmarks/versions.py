@@ -52,7 +52,7 @@ _MISSING = 4  # the exit code of a measurement that a version cannot do
 
 
 def submit(kind: str, requests: int, *flags: str) -> Row:
-    """One POST per task on 64 connections; nobody runs them."""
+    """One POST per task on 64 connections; no worker runs them."""
     with sqlite_file() as url, fairlane_server(url, *flags, policy=PAUSED) as server:
         pid = server.process.pid
         server.load(kind, WARM)
@@ -102,7 +102,7 @@ def external(tasks: int) -> Row:
 def stream(tasks: int) -> Row:
     """One NDJSON stream with an idempotency key."""
     lines = b"".join(
-        b'{"agentId":"agent-%d","handler":"nobody","params":{"n":%d}}\n' % (n % 10, n)
+        b'{"agentId":"agent-%d","handler":"unserved","params":{"n":%d}}\n' % (n % 10, n)
         for n in range(tasks)
     )
     with sqlite_file() as url, fairlane_server(url) as server:
@@ -210,9 +210,9 @@ def _postgres() -> Iterator[tuple[str, int]]:
 
 
 MEASUREMENTS: dict[str, Callable[[], Row]] = {
-    "submit, handler": lambda: submit("nobody", 12_000),
+    "submit, handler": lambda: submit("unserved", 12_000),
     "submit, action": lambda: submit("action", 12_000),
-    "submit, handler, two processes": lambda: submit("nobody", 12_000, "--processes", "2"),
+    "submit, handler, two processes": lambda: submit("unserved", 12_000, "--processes", "2"),
     "executed, 200 slots": lambda: executed(5_000),
     "executed, 20 slots, 10 per agent": lambda: executed(3_000, FEW_SLOTS),
     "python api, 256 callers": lambda: life(25_600, 256),

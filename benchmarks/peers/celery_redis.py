@@ -25,7 +25,7 @@ class Celery(Peer):
     note = "no result backend, without mingle, gossip and heartbeat"
 
     def __init__(self, url: str, tally: Tally) -> None:
-        # A plain function: Celery looks at its signature and makes no sense of a bound method.
+        # A plain function: Celery inspects its signature, which fails for a bound method.
         def no_op() -> None:
             tally.mark()
 

@@ -1,7 +1,7 @@
 """A port for a server that restarts, reserved so that no other program gets it meanwhile.
 
-Caution: a port that the system has chosen is one of those that it gives to whoever connects to
-anything, also to a client that tries that very port again and again and then talks to itself.
+Caution: a port that the system has chosen may also be given to a client that connects
+to anything, even to one that tries that very port again and again and then talks to itself.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class FakeRun:
 
     async def start(self) -> None:
         if self._lost:
-            raise LeaseLost("the lease of tsk_1 is over")
+            raise LeaseLost("the lease of tsk_1 has ended")
         self.starts += 1
         self._on_start()
 

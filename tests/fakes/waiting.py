@@ -31,7 +31,7 @@ class TooLate(AssertionError):
 
 async def eventually(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(WAIT_SECONDS):
-        while not condition():  # noqa: ASYNC110 - nobody announces such a condition
+        while not condition():  # noqa: ASYNC110 - no event announces such a condition
             await asyncio.sleep(0.001)
 
 
@@ -51,7 +51,7 @@ def judge(took_seconds: float, seconds: float) -> None:
 async def steadily(scene: Callable[[], Awaitable[T]]) -> T:
     """Play a scene that must not be slow; after a slow one three more, of which none may be.
 
-    A machine that stood still for a moment goes on; code that is slow by itself is so again.
+    A machine that paused for a moment continues; code that is slow by itself stays slow.
     """
     try:
         return await scene()

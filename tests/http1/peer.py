@@ -32,19 +32,19 @@ IDLE_SECONDS = 600.0  # nothing expires unless a test is about that
 
 
 class CLOSE:
-    """Hang up."""
+    """Close the connection."""
 
 
 class RESET:
-    """Hang up so that the other side gets a reset."""
+    """Close the connection so that the other side gets a reset."""
 
 
 class HOLD:
-    """Say nothing more, and wait for the other side to hang up."""
+    """Send nothing more, and wait until the other side closes."""
 
 
 class ENDLESS(NamedTuple):
-    """Send these bytes until the other side hangs up."""
+    """Send these bytes until the other side closes."""
 
     data: bytes
 
@@ -62,7 +62,7 @@ Script = Sequence[Sequence[Step]]  # for each request of a connection, what happ
 class Peer:
     """Plays the first script on the first connection, and so on; the last one again and again.
 
-    A connection whose script is over is read no further, but stays open.
+    A connection whose script has ended is read no further, but stays open.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ def _end(one: socket.socket, *, reset: bool) -> None:
 
 
 def _request(one: socket.socket) -> bytes:
-    """One request, or nothing when the other side has hung up before it was complete."""
+    """One request, or nothing if the other side closed before it was complete."""
     data = b""
     while b"\r\n\r\n" not in data:
         more = one.recv(65_536)

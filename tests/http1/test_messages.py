@@ -122,7 +122,7 @@ class Parsed(NamedTuple):
 
 
 def parse(*pieces: bytes, method: str = "GET", bytes_max: int | None = None) -> Parsed:
-    """Parse a response whose peer hangs up behind it if that is its end."""
+    """Parse a response; with an open end, the peer closes after it."""
     parser = ResponseParser()
     parser.expect(method, bytes_max)
     body = b""

@@ -136,7 +136,7 @@ async def test_cancelling_disconnects(steps: Sequence[bytes]) -> None:
 
 
 async def test_a_reader_that_is_slow_holds_up_the_sender() -> None:
-    """What nobody has taken does not pile up in memory."""
+    """Data that was not read does not pile up in memory."""
     with Peer([[b"HTTP/1.1 200 OK\r\n\r\n", ENDLESS(b"x" * 65_536)]]) as peer:
         async with (
             pool() as one,
@@ -146,7 +146,7 @@ async def test_a_reader_that_is_slow_holds_up_the_sender() -> None:
             await eventually(lambda: connection._paused)
             assert sum(map(len, connection.response.body)) < 3 * _AHEAD_BYTES_MAX
             assert await anext(answer)
-            assert await anext(answer)  # and goes on when it was taken
+            assert await anext(answer)  # and continues after it was read
 
 
 async def test_a_response_that_comes_before_the_request_was_sent_ends_its_connection() -> None:
@@ -190,7 +190,7 @@ class Pins:
     def verify(self, origin: Origin, *, peer: str, own: str) -> None:
         assert (origin.host, own) == ("127.0.0.1", "127.0.0.1")
         if peer == self._refused:
-            raise PermissionError("not there")
+            raise PermissionError("no such file")
 
 
 async def test_a_kept_connection_is_used_only_if_it_leads_where_the_request_may_go() -> None:

@@ -50,7 +50,7 @@ class NameServer(asyncio.DatagramProtocol):
         moments = self.script.get(name)
         if moments is None:
             return struct.pack("!6H", number, _ANSWER | _NO_SUCH_NAME, 1, 0, 0, 0) + question
-        if kind == A:  # who asks, asks for A first: both families are of one moment
+        if kind == A:  # a client asks for A first: both families have one answer time
             self.lookups[name] = self.lookups.get(name, 0) + 1
         records = moments[min(self.lookups.get(name, 1), len(moments)) - 1]
         answers = [*_records(name, records, kind)]

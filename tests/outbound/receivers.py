@@ -29,13 +29,12 @@ class Listener:
     """Counts connections and keeps what arrived; answers each request with the same bytes.
 
     A connection is counted when it is taken out of the queue of the system, a moment after it was
-    made: whoever wants to know that there was none asks `counted`. When `listening` is left, all
-    are counted.
+    made: a test that expects none uses `counted`. When `listening` is left, all are counted.
     """
 
     def __init__(self, answer: bytes | None = OK, host: str = "127.0.0.1") -> None:
         self.connections = 0
-        self.ended = 0  # of these, those whose other side has gone or that were hung up on
+        self.ended = 0  # of these, connections that either side has closed
         self.requests: list[bytes] = []
         self.host = host
         self.port = 0

@@ -1,7 +1,7 @@
 """Nothing reaches a forbidden address: forms of URLs x addresses x answers of a real name server.
 
-The listeners at forbidden addresses count who comes, and every connection that is begun is seen:
-there must be none, on the way of webhooks, on that of executors, and on a bare pool.
+The listeners at forbidden addresses count connections, and every attempt to connect is recorded:
+there must be none from webhooks, from executors, and from a bare pool.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Way = Callable[[Guard, list[str]], Coroutine[Any, Any, list[int | None]]]
 
 
 async def as_webhooks(guard: Guard, urls: list[str]) -> list[int | None]:
-    """The status of each answer, None for those that were refused."""
+    """The status of each answer, None for a refused request."""
     async with Sender(guard) as sender:
         return [await _outcome(_posted(sender, url)) for url in urls]
 
@@ -231,7 +231,7 @@ def test_a_chain_of_aliases_is_judged_by_its_end(
 
 @ways
 def test_an_unknown_name_leads_nowhere(stage: Stage, way: Way) -> None:
-    assert stage.runner.run(way(stage.guard(), ["http://nobody.test/"])) == [None]
+    assert stage.runner.run(way(stage.guard(), ["http://unknown.test/"])) == [None]
     stage.unscathed()
 
 
@@ -258,7 +258,7 @@ _NETWORKS = [ip_network(text) for text, *_ in RANGES]
 
 @st.composite
 def forbidden_addresses(draw: st.DrawFn) -> str:
-    """One where somebody listens, a famous one, or any of the forbidden ranges."""
+    """A listening one, a famous one, or any of the forbidden ranges."""
     near = st.sampled_from([*FORBIDDEN, "127.77.0.9"])
     network = draw(st.sampled_from(_NETWORKS))
     number = draw(st.integers(int(network[0]), int(network[-1])))
@@ -288,7 +288,7 @@ def moments(draw: st.DrawFn) -> tuple[Records, bool]:
 
 @st.composite
 def hosts(draw: st.DrawFn, name: str) -> str:
-    """A name as somebody could write it."""
+    """A name as a caller could write it."""
     cased = "".join(one.upper() if draw(st.booleans()) else one for one in name)
     return cased + draw(st.sampled_from(["", "."]))
 

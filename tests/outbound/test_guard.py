@@ -500,7 +500,7 @@ async def test_what_is_denied_stays_denied() -> None:
         Guard(deny=["x y"])
 
 
-# --- what the operator is told --------------------------------------------------------------------
+# --- messages to the operator --------------------------------------------------------------------
 
 
 async def test_a_refusal_is_reported_once_with_its_reason_and_without_secrets_of_the_url() -> None:

@@ -75,7 +75,7 @@ def _modules(name: str) -> set[str]:
 
 @cache
 def used() -> dict[str, set[str]]:
-    """By module; those that use nothing of it are left out."""
+    """By module; modules that use nothing of it are left out."""
     words = {f"import {name}" for name in MODULES} | {"from http", "from urllib"} | CALLS | MAKERS
     words |= {f"from {name}" for name in MODULES}
     anything = re.compile("|".join(map(re.escape, sorted(words))))

@@ -1,4 +1,4 @@
-"""Requests through the guard: what is sent, what comes back, and what the caller is told."""
+"""Requests through the guard: what is sent, what comes back, and the caller's message."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def send(
 async def failure(
     url: str, *, timeout_seconds: float = 5.0, max_response_bytes: int = 1000
 ) -> FairlaneError:
-    """What a failing request raises, which says nothing about where it went."""
+    """The error of a failing request, which does not reveal the target."""
     with pytest.raises(ExecutionFailed) as failed:
         await send(url, timeout_seconds=timeout_seconds, max_response_bytes=max_response_bytes)
     assert failed.value.message == UNREACHABLE
@@ -114,7 +114,7 @@ async def test_what_one_sender_keeps_open_does_not_widen_what_another_may_reach(
 
 
 async def test_all_that_brings_no_answer_looks_the_same() -> None:
-    """Or its text would be a scanner of ports and names for whoever may choose a URL."""
+    """Or its text would let a caller who may choose a URL scan ports and names."""
 
     async def inside(_: str) -> list[str]:
         return ["10.0.0.1"]

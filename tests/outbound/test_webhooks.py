@@ -210,7 +210,7 @@ class Settled(NamedTuple):
 
 class Outbox:
     """The source of deliveries in memory. Time stands still, except that a wait for the next try
-    is over at once and a claim runs out when `now` is moved.
+    ends at once and a claim runs out when `now` is moved.
     """
 
     def __init__(self, *deliveries: ClaimedDelivery) -> None:

@@ -63,7 +63,7 @@ _USER = "credentials"
 _CHARS = "spaces, control characters"
 _PORT = "port must be"
 
-# What is written -> a part of the text that the caller is told.
+# What is written -> a part of the message to the caller.
 UNREADABLE = {
     # schemes
     "": _SCHEME,

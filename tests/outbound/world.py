@@ -23,7 +23,7 @@ _PORTS_TRIED = 50
 
 
 class Dials:
-    """The addresses that were dialled, whether or not anybody answers there."""
+    """The addresses that were dialled, whether or not they answer."""
 
     def __init__(self) -> None:
         self.dialled: list[str] = []
@@ -69,7 +69,7 @@ class World(NamedTuple):
     dials: Dials
 
     async def unscathed(self) -> None:
-        """Nobody has come to where nobody may go, also nobody who is still to be let in."""
+        """No connection reached a forbidden address, not even one still to be accepted."""
         self.dials.watching = False
         counts = [await listener.counted() for listener in self.forbidden]
         self.dials.watching = True

@@ -99,7 +99,7 @@ class World:
         )
         if decision.change is None:
             return
-        assert voter.name in ("boss", "cfo"), "nobody decides about their own task"
+        assert voter.name in ("boss", "cfo"), "no voter decides on their own task"
         assert seen == approvals.hash_of(before, self.body), "a decision is about what was shown"
         assert before.state == approvals.OPEN, "one decision, final"
         assert before.expires_at is None or self.now < before.expires_at

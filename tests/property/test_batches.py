@@ -1,4 +1,4 @@
-"""Batches: the counters equal a recount, no place is given twice, and each ends when it is over."""
+"""Batches: counters equal a recount, no place is given twice, each ends with its last task."""
 
 from __future__ import annotations
 

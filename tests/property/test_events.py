@@ -1,4 +1,4 @@
-"""Events: the attempts that are read from them are those that really took place."""
+"""Events: the attempts read from them are the attempts that took place."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_attempts_read_from_events_are_those_that_were_spent_or_run(history:
 @BOUNDED
 @given(histories)
 def test_the_newest_event_tells_the_state_of_a_task(history: History) -> None:
-    """Of one that is leased and has not begun nothing is told: it may still be given back."""
+    """A leased attempt that has not begun has no event: it may still be released."""
     for seq, written in _written(history.changes).items():
         state = history.tasks[seq].state
         assert written[-1].state == ("queued" if state == "assigned" else state)

@@ -1,4 +1,4 @@
-"""Fair shares: nothing is lost, nobody gets what it cannot use, and who could use more has most."""
+"""Fair shares: nothing is lost, no agent gets more than it can use, the others get the rest."""
 
 from __future__ import annotations
 

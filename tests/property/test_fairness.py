@@ -49,7 +49,7 @@ def backlogged(agent: str, weight: float = 1.0) -> Contender:
 
 
 def _spelled_out(crowd: list[Contender], slots: int, served: int) -> list[str]:
-    """The rule, one slot after the other, by looking at everybody each time."""
+    """The rule, one slot after the other, by comparing all agents each time."""
     state = {one.agent: [one.ready, one.urgent, one.slots, one.served] for one in crowd}
     order: list[str] = []
     for number in range(1, slots + 1):

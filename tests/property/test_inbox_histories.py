@@ -185,7 +185,7 @@ class History:
                 self.scheduler.fail(run.task, retryable=self.random.random() < 0.5)
 
     def crash(self) -> None:
-        """A worker is gone; its task runs again or fails."""
+        """A worker has died; its task runs again or fails."""
         if self.runs and self.random.random() < 0.5:
             self.scheduler.ask(Reclaim("node"))
             self.runs.clear()

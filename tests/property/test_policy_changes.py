@@ -1,5 +1,5 @@
-"""Changes of the policy: what is shown can be set, what differs can be applied, what is wrong
-changes nothing.
+"""Changes of the policy: a shown policy can be set, differences can be applied, a wrong
+document changes nothing.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _versions(scheduler: Scheduler) -> list[str]:
 
 
 def _outcome(act: Any, policy: Policy, document: Any) -> Any:
-    """The policy, or what is wrong with the document."""
+    """The policy, or the problems of the document."""
     try:
         return act(policy, document)
     except InvalidPolicy as refusal:

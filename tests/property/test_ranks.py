@@ -1,4 +1,4 @@
-"""Places in a line: critical work first, and with aging nobody waits for ever."""
+"""Places in a line: critical work first, and with aging no task waits forever."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_task_that_waits_long_enough_is_not_overtaken(aging_ms: int, own: int,
 def test_in_a_stream_of_better_work_a_task_goes_when_its_age_is_up(
     aging_ms: int, crowd: list[tuple[int, int]], own: int
 ) -> None:
-    """However the others come, those that pass it came before it had made up for its priority."""
+    """Tasks that pass it came before it had made up for its priority."""
     lane = LanePolicy(aging_ms=aging_ms)
     mine = (0, own)
     others = [(at, max(priority, CRITICAL + 1)) for at, priority in crowd]

@@ -83,7 +83,7 @@ class Talk:
             assert min(self.numbers(name)) > self.silenced
         row = self.row()
         assert len(self.held) <= row.holders
-        # Who had begun before the limit fell goes on, also in another attempt; nobody else begins.
+        # Tasks that began before the limit fell continue, also in another attempt; no other begins.
         assert not new or row.holders <= self.limit(row)
 
     def complete(self, how: int) -> None:

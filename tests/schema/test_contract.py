@@ -560,7 +560,7 @@ async def protect(ask: Contract) -> None:
     await ask.get("/whoami", headers={"authorization": f"Bearer {other['token']}"})
     await ask.get("/tokens", headers={"authorization": f"Bearer {other['token']}"}, status=403)
     await ask.get("/tasks", status=401)
-    await ask.get("/tasks/nobody", headers=headers, status=404)
+    await ask.get("/tasks/unknown", headers=headers, status=404)
     await ask.post("/tasks", {"handler": 1}, headers=headers, status=400)
     await ask.ask("DELETE", f"/tokens/{other['id']}", headers=headers)
     await ask.get("/tokens", headers=headers)

@@ -1,8 +1,7 @@
 """Known requirements for schedulers of conversations, and the tests that cover them.
 
-`FACTS` are those of specs/goclaw.md section 8 that are about scheduling, `WEAKNESSES` those of its
-section 10 that a better system does not have. The trap of such a table is that it gets old: each
-test that it names must be there.
+`FACTS` are from specs/goclaw.md section 8, as far as they are about scheduling, `WEAKNESSES` from
+its section 10. Such a table gets old, so each test that it names must exist.
 """
 
 from __future__ import annotations
@@ -162,7 +161,7 @@ def functions_in(path: str) -> frozenset[str]:
 
 
 def missing(table: dict[int, tuple[str, ...]]) -> list[str]:
-    """The tests of a table that are not there."""
+    """The tests of a table that do not exist."""
     named = [name for names in table.values() for name in names]
     parts = [(name, *name.split("::")) for name in named]
     return [name for name, path, function in parts if function not in functions_in(path)]

@@ -74,7 +74,7 @@ def pod(kind: str) -> dict[str, Any]:
 
 
 def variables(names: dict[str, str]) -> list[str]:
-    """Those that are settings of Fairlane."""
+    """The names that are settings of Fairlane."""
     return [name for name in names if name.startswith("FAIRLANE_")]
 
 

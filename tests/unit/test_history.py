@@ -153,7 +153,7 @@ def test_an_agent_that_waits_while_another_has_all_slots_is_shown(watched: Watch
 def test_what_no_worker_can_run_is_no_demand(watched: Watched) -> None:
     able = KnownWorker("w1", "node_1", frozenset({"handler/work"}))
     lines = [Waiting(1, "main", "busy", 9, 0, "handler/work")]
-    lines += [Waiting(2, "main", "ghost", 9, 3, "handler/nobody-has-this")]
+    lines += [Waiting(2, "main", "ghost", 9, 3, "handler/unserved")]
     sample = Sample(START, {}, [("main", "busy", 4)], lines)
     assert sample.without_unserved([]) == sample
     watched.held, watched.waiting = [*sample.held], [*sample.without_unserved([able]).waiting]

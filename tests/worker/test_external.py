@@ -488,7 +488,7 @@ async def test_a_worker_that_finds_no_server_waits_for_one(
         await asyncio.wait_for(task, WAIT_SECONDS)
 
 
-# --- what is wrong with it ------------------------------------------------------------------------
+# --- wrong options -------------------------------------------------------------------------------
 
 
 async def test_a_lane_that_does_not_exist_ends_the_worker_with_a_word(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fairlane.worker.executors.base import Work
     from fairlane.worker.executors.builtin import Handler
 
-asker: contextvars.ContextVar[str] = contextvars.ContextVar("asker", default="nobody")
+asker: contextvars.ContextVar[str] = contextvars.ContextVar("asker", default="unset")
 
 
 class Handlers:
@@ -140,7 +140,7 @@ async def test_a_thread_sees_the_context_of_its_run(handlers: Handlers) -> None:
 
     def read_and_change(_: Work) -> str:
         seen = asker.get()
-        asker.set("somebody else")
+        asker.set("another caller")
         return seen
 
     assert await handlers.run(read_and_change) == "agent-a"
@@ -232,7 +232,7 @@ async def test_a_result_that_holds_itself_fails_for_good(handlers: Handlers) -> 
 
 
 class Stuck:
-    """A plain function that says when it began and ends when it is told to."""
+    """A plain function that reports its start and ends when the test releases it."""
 
     def __init__(self) -> None:
         self.began = threading.Semaphore(0)

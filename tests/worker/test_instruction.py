@@ -297,7 +297,7 @@ async def test_a_break_after_the_finish_takes_nothing_back(
     assert await result_with(executor, agent, **how) == {"type": kind, "n": 1}
 
 
-# --- text on the way -----------------------------------------------------------------------------
+# --- partial text --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -204,8 +204,8 @@ LIMIT_MS = 50
 class SlowToRecord(EngineSource):
     """Needs longer for the record of a start than the task has for its work.
 
-    Both are timers of one loop, which it lets go off in order: however slow the machine is, a limit
-    that counted would be over first.
+    Both are timers of one loop, which fires them in order: however slow the machine is, a limit
+    that counted would end first.
     """
 
     async def start(self, assignment: Assignment) -> None:

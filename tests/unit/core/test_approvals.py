@@ -64,7 +64,7 @@ def _code(approval: Approval, voter: Voter = BOSS, **given: Any) -> str:
     return error.code
 
 
-# ---------------------------------------------------------------- what is asked
+# ---------------------------------------------------------------- the question-
 
 
 def test_a_request_has_its_defaults() -> None:

@@ -13,7 +13,7 @@ NOTHING = Tally()
 
 
 def _moved(change: Change) -> dict[str, int]:
-    """What a change adds to each counter, without those that it leaves alone."""
+    """What a change adds to each counter, without the counters that it does not change."""
     tally, line = Tally(), Tally()
     counts.apply(tally, line, change)
     assert line == tally

@@ -10,7 +10,7 @@ from fairlane.core import errors
 
 
 def _leaves(parent: type[errors.FairlaneError]) -> list[type[errors.FairlaneError]]:
-    """All below `parent` that have a code of their own: those that are raised."""
+    """All below `parent` that have a code of their own: the errors that are raised."""
     below = [leaf for child in parent.__subclasses__() for leaf in _leaves(child)]
     return [parent, *below] if "code" in vars(parent) and parent.code != "error" else below
 

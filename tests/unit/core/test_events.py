@@ -123,14 +123,14 @@ def test_an_attempt_that_never_said_it_began_is_in_the_log_when_it_has_failed() 
             _event("task.retrying", "again", at=NOW + 3, attempt=2),
             _event("task.parked", "spent", at=NOW + 4, attempt=3),
             _event("task.requeued", at=NOW + 5, attempt=0),
-            _event("task.retrying", "anew", at=NOW + 6),
+            _event("task.retrying", "again", at=NOW + 6),
         ]
     )
     assert log == [
         Attempt(1, NOW + 1, None, NOW + 1, "retrying", "gone"),
         Attempt(2, NOW + 2, "w2", NOW + 3, "retrying", "again"),
         Attempt(3, NOW + 4, None, NOW + 4, "parked", "spent"),
-        Attempt(1, NOW + 6, None, NOW + 6, "retrying", "anew"),
+        Attempt(1, NOW + 6, None, NOW + 6, "retrying", "again"),
     ]
 
 

@@ -310,7 +310,7 @@ def test_without_data_there_is_no_number(ahead: int, pace: Pace | None) -> None:
     [
         (Pace(0, 120_000), Pace(40, 300_000), True),
         (Pace(0, 30_000), Pace(40, 300_000), False),  # too short a time
-        (Pace(1, 120_000), Pace(40, 300_000), False),  # somebody takes it
+        (Pace(1, 120_000), Pace(40, 300_000), False),  # a worker takes it
         (Pace(0, 120_000), Pace(2, 300_000), False),  # nothing at all moves
         (Pace(0, 120_000), None, False),
         (None, Pace(40, 300_000), False),

@@ -116,4 +116,4 @@ def test_what_others_get_before_a_turn_is_counted() -> None:
     assert [before("a", turn) for turn in (1, 2, 3)] == [0, 2, 3]
     assert [before("c", turn) for turn in (1, 2, 3)] == [2, 3, 4]
     assert before("c", 3, most=3) == 3
-    assert before("nobody", 1) == 7
+    assert before("unknown", 1) == 7

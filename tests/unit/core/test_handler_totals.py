@@ -91,7 +91,7 @@ def test_very_many_agents_are_counted_together() -> None:
     late = [ended(lifecycle.FAIL, agent=name) for name in ("x", "y", "a7")]
     found = counter.count(late, NOW)
     assert {key[2]: totals.failed for key, totals in found.items()} == {OTHERS: 2, "a7": 1}
-    # The next hour starts anew.
+    # The next hour starts from zero.
     found = counter.count(late[:1], NOW + HOUR_MS)
     assert [key[2] for key in found] == ["x"]
 

@@ -138,8 +138,8 @@ def test_a_task_behind_a_gate_is_never_leased(gate: str) -> None:
 @pytest.mark.parametrize(
     "task",
     [
-        rows.running(fencing_token=TOKEN + 1),  # somebody else has it by now
-        rows.queued(fencing_token=TOKEN),  # it ran out or was given back
+        rows.running(fencing_token=TOKEN + 1),  # another worker has it by now
+        rows.queued(fencing_token=TOKEN),  # it expired or was released
         rows.stopped(lease_expires_at=None),
         rows.queued(fencing_token=TOKEN, state="failed"),
         rows.queued(fencing_token=TOKEN, state="parked"),

@@ -91,7 +91,7 @@ def test_a_patch_leaves_the_rest_as_it_was(tuned: Policy) -> None:
         ({"agents": {"a": None}}, {"agents.a": None}),
         ({"agents": None}, {"agents": {}}),
         ({"kinds": {"handler": None}}, {"kinds": {}}),
-        ({"agents": {"nobody": None}}, {}),
+        ({"agents": {"unknown": None}}, {}),
     ],
 )
 def test_a_null_brings_a_default_back_or_takes_a_name_out(

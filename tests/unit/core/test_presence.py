@@ -1,4 +1,4 @@
-"""When a node is gone: looks in a row, and what makes them start again."""
+"""When a node counts as dead: checks in a row, and what restarts the count."""
 
 from __future__ import annotations
 

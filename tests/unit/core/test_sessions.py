@@ -69,7 +69,7 @@ def test_damaged_settings_leave_it_to_the_policy(settings: str) -> None:
         (120, 200, True),
         (599_999, 1_000_000, False),
         (2**52, 2**52, True),
-        (500, 0, False),  # a window of nothing says nothing
+        (500, 0, False),  # an empty window has no effect
         (500, None, False),
     ],
 )
@@ -115,7 +115,7 @@ def test_the_session_of_a_cron_job_gives_the_turn_to_one_at_a_time() -> None:
         (0, "old", {"holders": 1}, 0),  # the newest always has a place
         (0, "old", {"holders": 1, "waiting": 1}, 1),
         (0, "new", {"holders": 1}, 1),
-        (0, "new", {}, 0),  # nobody has to wait
+        (0, "new", {}, 0),  # no task has to wait
         (0, "new", {"debouncing": 1}, 1),
     ],
 )

@@ -208,7 +208,7 @@ def test_what_is_wrong_with_an_item_is_reported_in_its_place() -> None:
         broken,
         task_request(handler="a", key="k"),
         task_request(handler="b", key="k"),
-        task_request(handler="c", depends_on=["#nobody"]),
+        task_request(handler="c", depends_on=["#unknown"]),
         task_request(handler="d", instruction="e", key="d"),
         task_request(handler="f", depends_on=["#d"], key="f"),
         task_request(handler="g", depends_on=["#f"]),
@@ -216,7 +216,7 @@ def test_what_is_wrong_with_an_item_is_reported_in_its_place() -> None:
     assert made[0] is broken
     assert isinstance(made[1], Submission)
     assert "'k' is used twice" in told(made[2])
-    assert "no valid item in the batch has the key 'nobody'" in told(made[3])
+    assert "no valid item in the batch has the key 'unknown'" in told(made[3])
     assert told(made[4]).startswith("invalid task: give either")
     for number in (5, 6):
         assert "refers to an item that was rejected" in told(made[number])

@@ -1,4 +1,4 @@
-"""Suspensions: what a run may wait for, when a wait is over, and what its record says."""
+"""Suspensions: what a run may wait for, when a wait ends, and what its record says."""
 
 from __future__ import annotations
 

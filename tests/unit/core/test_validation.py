@@ -176,7 +176,7 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=5,
 )
-names = st.sampled_from([*Sample.__struct_encode_fields__, "count", "name", "nobody"])
+names = st.sampled_from([*Sample.__struct_encode_fields__, "count", "name", "unknown"])
 
 
 @given(st.dictionaries(names, values | st.dictionaries(names, values)))

@@ -1,4 +1,4 @@
-"""Workers: who can run a task, who is there, and what is said when nobody is."""
+"""Workers: which can run a task, which are online, and the message if none is."""
 
 from __future__ import annotations
 
