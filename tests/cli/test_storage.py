@@ -82,7 +82,7 @@ def test_a_backup_of_a_running_server_is_consistent(
         assert run("backup", "copy.db", "--store", store_url).code == 0
         refused = run("restore", "copy.db", "--replace", "--store", store_url)
         assert refused.code == 6
-        assert "in use by" in refused.err or "servers use" in refused.err
+        assert "in use by" in refused.err or "servers are using" in refused.err
     assert run("doctor", "--store", "sqlite:///copy.db").code == 0
     assert len(agents(run, "sqlite:///copy.db")) == 3
 
@@ -131,7 +131,7 @@ def test_what_is_no_backup_is_refused(run: Run, tmp_path: Path) -> None:
 def test_a_backup_never_overwrites_a_file(run: Run, store: str, tmp_path: Path) -> None:
     (tmp_path / "copy.db").write_text("precious")
     ran = run("backup", "copy.db", "--store", store)
-    assert (ran.code, "exists already" in ran.err) == (2, True)
+    assert (ran.code, "already exists" in ran.err) == (2, True)
     assert (tmp_path / "copy.db").read_text() == "precious"
     missing = run("backup", "no/folder/copy.db", "--store", store)
     assert (missing.code, "cannot write beside" in missing.err) == (6, True)

@@ -344,7 +344,7 @@ async def record(ask: Contract) -> None:
 
 
 async def have_effect(ask: Contract, lease: JsonObject, wanted: JsonObject) -> None:
-    """Begin an effect, lose the lease, and decide about the unknown outcome."""
+    """Begin an effect, lose the lease, and decide on the unknown outcome."""
     target, body = f"/leases/{lease['leaseId']}", {"name": "charge"}
     await ask.post(f"{target}/effect", body)
     await ask.post(f"{target}/effect", {**body, "happened": False})

@@ -262,7 +262,9 @@ def test_a_move_that_dies_on_postgres_can_be_repeated(new_url: Callable[[str], s
 def test_an_unfinished_copy_serves_nobody(files: Stage) -> None:
     assert crash(files, 100) is None
     assert files.open_stores() == [files.source]
-    with pytest.raises(StoreMoved, match="is an unfinished copy of source; repeat fairlane move"):
+    with pytest.raises(
+        StoreMoved, match="is an unfinished copy of source; run fairlane move again"
+    ):
         opened(files.target).migrate()
 
 

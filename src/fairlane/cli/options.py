@@ -267,7 +267,7 @@ _SHARED: Final[Mapping[str, tuple[str, JsonMapping]]] = {
     "cap": ("maximum number of waiting tasks", {"metavar": "N", "type": whole}),
     "drop": ("what to drop when the cap is exceeded: old or new", {"metavar": "WHICH"}),
     "debounce": (
-        "wait this long for more messages from the same sender, or 0 not to wait",
+        "how long to wait for more messages from the same sender (0: do not wait)",
         {"type": duration},
     ),
     "debounce-max": (

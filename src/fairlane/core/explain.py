@@ -158,7 +158,7 @@ def why(facts: Facts) -> Why:
 
 
 def _suspended(facts: Facts) -> Why:
-    """Explain a run that gave its slot back."""
+    """Explain a suspended run."""
     task, wait = facts.task, facts.wait
     until = None if wait is None else wait.waits_for
     if task.eligible_at is not None:

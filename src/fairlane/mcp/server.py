@@ -46,7 +46,7 @@ def build(
     perform: Perform, *, writes: bool, decides: bool = False, sets: Sequence[str] = ()
 ) -> Server[object]:
     """Return a server whose tools call `perform`. It runs tools that write only with `writes` or if
-    one of `sets` but `all` has them, and tools that decide about approvals only with `decides`.
+    one of `sets` but `all` has them, and tools that decide on approvals only with `decides`.
 
     It lists the tools of `sets` that it may run; without any, those for reading, or for submitting
     if it may write.

@@ -1,4 +1,4 @@
-"""Effects: a run records that it is about to act; operators decide about unknown outcomes."""
+"""Effects: a run records that it is about to act; operators decide on unknown outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Effects: begin one under a lease, and decide about an unknown outcome."""
+"""Effects: begin one under a lease, and decide on an unknown outcome."""
 
 from __future__ import annotations
 
