@@ -44,7 +44,7 @@ class Waiters:
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """Return how many keys somebody waits for."""
+        """Return the number of keys with waiters."""
         return len(self._by_key)
 
     def __contains__(self, key: object) -> bool:

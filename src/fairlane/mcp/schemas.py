@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from fairlane.client.arguments import TaskReference
 from fairlane.core import validation
 from fairlane.core.json_types import JsonMapping, JsonObject
 from fairlane.core.types import json_name
@@ -22,6 +23,7 @@ from fairlane.core.types import json_name
 Schema = JsonObject
 
 _UNIONS: Final = (Union, types.UnionType)
+_NOT_IN_JSON: Final = (types.NoneType, datetime, TaskReference)
 
 
 def arguments_type(
@@ -113,10 +115,13 @@ def _parameters(verb: Callable[..., object]) -> dict[str, tuple[object, bool]]:
 
 
 def _plain(kind: object) -> object:
-    """Return a type without None and without types that JSON lacks: a time is text."""
+    """Return a type without None and without types that JSON lacks: a time or task is text."""
+    if get_origin(kind) is Sequence:
+        (item,) = get_args(kind)
+        return types.GenericAlias(Sequence, (_plain(item),))
     if get_origin(kind) not in _UNIONS:
         return kind
-    kept = [one for one in get_args(kind) if one not in (types.NoneType, datetime)]
+    kept = [_plain(one) for one in get_args(kind) if one not in _NOT_IN_JSON]
     return Union[tuple(kept)]  # noqa: UP007 - made of a list
 
 

@@ -3,7 +3,7 @@
 A run that has started goes before tasks that have not: while a permit waits for an account, nothing
 else takes from it. Permits that ask the same node for the same account are served in the order of
 their arrival, so a large one is not overtaken. Of the permits that wait for an account, only the
-first is looked at in full: hundreds of runs may wait while every commit frees a little.
+first is examined in full: hundreds of runs may wait while every commit frees a little.
 """
 
 from __future__ import annotations
