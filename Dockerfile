@@ -25,6 +25,7 @@ ENV PATH=/app/bin:$PATH \
     XDG_DATA_HOME=/data \
     FAIRLANE_STORE=sqlite:////data/fairlane.db \
     FAIRLANE_HOST=0.0.0.0 \
+    FAIRLANE_PORT=9867 \
     FAIRLANE_LOG_FORMAT=json
 USER 10001:10001
 WORKDIR /data
@@ -33,6 +34,6 @@ EXPOSE 9867
 # The server drains; stop it with --time longer than FAIRLANE_DRAIN_SECONDS.
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 \
-    CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:9867/health/ready', timeout=4)"]
+    CMD ["python", "-c", "import os, urllib.request as u; u.urlopen('http://127.0.0.1:' + os.environ['FAIRLANE_PORT'] + '/health/ready', timeout=4)"]
 ENTRYPOINT ["fairlane"]
 CMD ["serve"]

@@ -16,7 +16,7 @@ export PYTHON
 # Hundreds of processes import the same code: each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run demo test check check-typescript audit sbom release fmt generate docs bench simulate chaos lock clean
+.PHONY: help run demo test check check-typescript check-container audit sbom release fmt generate docs bench simulate chaos lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ check: $(VENV)/.dev ## format, lint, types, layers, known holes in dependencies
 
 check-typescript: $(VENV)/.dev ## generate TypeScript types from OpenAPI, compile and run examples/tasks.mts (needs npm)
 	$(BIN)/python scripts/check_typescript.py
+
+check-container: $(VENV)/.dev ## build the image and run it: it serves, drains, keeps its data (needs docker, or podman as root)
+	$(BIN)/python scripts/try_container.py $(ARGS)
 
 # Without a network nobody can be asked: then it says so, and only the floors are checked.
 audit: $(VENV)/.dev ## look for known holes in what the locks pin

@@ -16,6 +16,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -28,7 +29,6 @@ from urllib.error import URLError
 
 ROOT: Final = Path(__file__).parents[1]
 NAME: Final = "fairlane-try"
-PORT: Final = 9867
 USER: Final = "10001:10001"
 SUITES: Final = {"3.11": "bookworm", "3.13": "trixie"}  # of Debian, by their Python
 HOST_CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -77,7 +77,7 @@ class Engine:
     def image(self, name: str) -> dict[str, Any]:
         """Return the configuration of an image. podman shows the health check elsewhere."""
         found = json.loads(self.run("image", "inspect", name))[0]
-        health = found["Config"].get("Healthcheck") or found.get("HealthCheck")
+        health = found["Config"].get("Healthcheck") or found.get("Healthcheck")
         return {**found["Config"], "Healthcheck": health}
 
     def state(self, name: str) -> dict[str, Any]:
@@ -187,16 +187,24 @@ def debian_base(engine: Engine, python: str) -> str:
 
 
 class Container:
-    """A server on the volume, as deploy/compose.yaml runs it. Its address changes at each start."""
+    """A server on the volume, confined as in deploy/compose.yaml.
+
+    It listens on a free port of this machine, because the server compares the port of a request.
+    """
 
     def __init__(self, engine: Engine, token: str) -> None:
         self._engine = engine
         self._token = token
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._port = free.getsockname()[1]
 
     def create(self) -> None:
-        published = ("--publish", f"127.0.0.1::{PORT}", "--stop-timeout", "30")
-        volume = ("--volume", f"{NAME}:/data", "--env", "FAIRLANE_DRAIN_SECONDS=20")
-        self._engine.run("run", "--detach", "--name", NAME, *published, *volume, *CONFINED, NAME)
+        volume = ("--volume", f"{NAME}:/data", "--stop-timeout", "30")
+        settings = {"FAIRLANE_PORT": self._port, "FAIRLANE_DRAIN_SECONDS": 20}
+        told = [word for item in settings.items() for word in ("--env", f"{item[0]}={item[1]}")]
+        published = ("--publish", f"127.0.0.1:{self._port}:{self._port}")
+        words = ("--detach", "--name", NAME, *volume, *told, *published, *CONFINED)
+        self._engine.run("run", *words, NAME)
         self.until_healthy()
 
     def start(self) -> None:
@@ -221,9 +229,8 @@ class Container:
         return self._engine.run("exec", NAME, *command)
 
     def request(self, path: str, body: object = None) -> dict[str, Any]:
-        address = self._engine.run("port", NAME, str(PORT)).splitlines()[0]
-        request = urllib.request.Request(  # noqa: S310 - http
-            f"http://{address}{path}",
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self._port}{path}",
             data=None if body is None else json.dumps(body).encode(),
             headers={"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"},
         )
@@ -277,7 +284,8 @@ def drains(engine: Engine, container: Container) -> str:
     took = time.monotonic() - began
     code = container.ended()
     log = container.log()
-    check(code == 0, f"stop ends with exit code 0 (it was {code})\n{log}" if code else "exit code 0")
+    check("no new work is accepted" in log, "the log says that the server drains")
+    check(code == 0, f"the server ended with exit code {code}")
     check(took > NAP_MS / 1000 - 2, f"stop waited {took:.1f} s for the task that ran")
     return running
 
@@ -351,7 +359,9 @@ def until(condition: Callable[[], bool], log: Callable[[], str]) -> None:
             if condition():
                 return
         if time.monotonic() > give_up_at:
-            raise SystemExit(f"FAILED  not within {WAIT_SECONDS} s; the log of the container:\n{log()}")
+            raise SystemExit(
+                f"FAILED  not within {WAIT_SECONDS} s; the log of the container:\n{log()}"
+            )
         time.sleep(0.25)
 
 

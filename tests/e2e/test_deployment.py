@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -36,8 +37,9 @@ def health(server: Program) -> int:
     words = json.loads(only(stages()[-1], "HEALTHCHECK").partition("CMD ")[2])
     program, option, code = words
     assert (program, option) == ("python", "-c")
-    code = code.replace(str(PORT), port_of(server))
-    return subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode
+    environment = {**os.environ, "FAIRLANE_PORT": port_of(server)}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, check=False, timeout=30, env=environment).returncode
 
 
 async def test_the_image_serves_drains_and_keeps_its_data(

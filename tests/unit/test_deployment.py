@@ -103,8 +103,8 @@ def test_the_image_runs_without_rights_and_says_when_it_is_ready() -> None:
     assert only(final, "USER") == f"{USER}:{USER}"
     assert f"--uid {USER} " in only(final, "RUN")
     assert only(final, "STOPSIGNAL") in {signal.name for signal in signals.stopping()}
-    assert f"127.0.0.1:{PORT}/health/ready" in only(final, "HEALTHCHECK")
-    assert only(final, "EXPOSE") == str(PORT)
+    assert "os.environ['FAIRLANE_PORT'] + '/health/ready'" in only(final, "HEALTHCHECK")
+    assert only(final, "EXPOSE") == image_environment()["FAIRLANE_PORT"] == str(PORT)
     assert parse([*json.loads(only(final, "CMD"))]).command == "serve"
 
 
@@ -231,6 +231,8 @@ def test_the_unit_gives_the_server_time_to_drain() -> None:
     assert set(told) - known_settings() == set()
     assert int(settings["TimeoutStopSec"]) >= int(told["FAIRLANE_DRAIN_SECONDS"]) + 10
     assert settings["Restart"] == "on-failure", "a server whose store was moved exits with 6"
+    # Callers wait for the restart, and it must also happen after a long loss of the database.
+    assert (settings["RestartSec"], settings["StartLimitIntervalSec"]) == ("500ms", "0")
     assert parse(settings["ExecStart"].split()[1:]).command == "serve"
 
 
