@@ -11,10 +11,10 @@ import psycopg
 
 from fairlane.core.errors import OperatorError, StoreInUse, StoreUnavailable
 from fairlane.store import closed, migrate
-from fairlane.store.base import Row, row_bytes
+from fairlane.store.base import Row
 from fairlane.store.closed import CHANGES, CLOSED, MOVE, SCHEDULER, MoveNote
 from fairlane.store.copying.side import PAGE_BYTES, PAGE_ROWS, ChangedRow
-from fairlane.store.copying.tables import Key, Table, all_tables, own_names
+from fairlane.store.copying.tables import Key, Table, all_tables, own_names, packed_bytes
 from fairlane.store.losses import first_line, is_loss
 
 _CHANGES_READ: Final = 20_000
@@ -169,7 +169,7 @@ class PostgresSide:
             size = 0
             while rows := cursor.fetchmany(_FETCHED):
                 part += rows
-                size += sum(map(row_bytes, rows))
+                size += sum(map(packed_bytes, rows))
                 if len(part) >= PAGE_ROWS or size >= PAGE_BYTES:
                     yield part
                     part, size = [], 0

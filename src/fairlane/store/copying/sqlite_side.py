@@ -13,10 +13,10 @@ import msgspec
 
 from fairlane.core.errors import OperatorError, StoreInUse, StoreUnavailable
 from fairlane.store import closed, migrate
-from fairlane.store.base import Row, row_bytes
+from fairlane.store.base import Row
 from fairlane.store.closed import CHANGES, CLOSED, MOVE, SCHEDULER, MoveNote
 from fairlane.store.copying.side import PAGE_BYTES, PAGE_ROWS, ChangedRow
-from fairlane.store.copying.tables import Key, Table, all_tables, own_names
+from fairlane.store.copying.tables import Key, Table, all_tables, own_names, packed_bytes
 
 # A busy server commits many times a second: the pause between two commits is short.
 _LOCK_TRIES: Final = 30_000
@@ -161,7 +161,7 @@ class SqliteSide:
             size = 0
             for row in cursor:
                 part.append(row)
-                size += row_bytes(row)
+                size += packed_bytes(row)
                 if len(part) >= PAGE_ROWS or size >= PAGE_BYTES:
                     yield part
                     part, size = [], 0
