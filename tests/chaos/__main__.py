@@ -1,4 +1,4 @@
-"""Play the long scenarios: `python -m tests.chaos [quota] [money] [inbox] [recovery] [--short]`.
+"""Play the long scenarios: `python -m tests.chaos [quota] [move] ... [--short]`.
 
 Each runs on SQLite with one node and on PostgreSQL with two, prints one line of a table, and ends
 by itself. The exit code is 1 if anything was found.
@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.chaos import inbox, money, quota, recovery
+from tests.chaos import inbox, money, move, quota, recovery
 from tests.e2e.processes import Programs
 from tests.postgres import new_database, running_postgres
 
@@ -84,6 +84,7 @@ SCENARIOS = {
     "quota": Scenario(quota, {"use_min": USE_MIN}, {"use_min": None}),
     "money": Scenario(money),
     "inbox": Scenario(inbox),
+    "move": Scenario(move, {"blocked_max": move.BLOCKED_SECONDS_MAX}),
     "recovery": Scenario(recovery, {"seconds_max": recovery.SECONDS_MAX}, {"seconds_max": None}),
 }
 

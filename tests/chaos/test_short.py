@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.chaos import inbox, money, quota, recovery
+from tests.chaos import inbox, money, move, quota, recovery
 from tests.e2e.processes import Programs, show
 
 if TYPE_CHECKING:
@@ -44,6 +44,15 @@ async def test_no_message_is_lost_doubled_or_mixed_while_server_and_worker_are_k
         outcome = await inbox.Scene(programs, tmp_path, store_url, inbox.SHORT, SEED).play()
     show(outcome.row())
     assert outcome.problems(inbox.SHORT) == []
+
+
+async def test_no_acknowledged_task_is_lost_or_doubled_when_a_full_store_moves(
+    store_url: str, tmp_path: Path
+) -> None:
+    with Programs(tmp_path) as programs:
+        outcome = await move.Scene(programs, tmp_path, store_url, move.SHORT, SEED).play()
+    show(outcome.row())
+    assert outcome.problems(move.SHORT) == []
 
 
 async def test_the_tasks_of_a_killed_process_run_elsewhere_before_their_leases_end(
