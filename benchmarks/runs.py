@@ -171,7 +171,7 @@ async def _waking(store: str, waiting: int, samples: int) -> Row:
 
 
 async def _until_suspended(app: Fairlane, count: int) -> None:
-    while (await app.stats()).queue.total_inflight:  # noqa: ASYNC110 - nothing announces it
+    while (await app.stats()).queue.total_inflight:  # noqa: ASYNC110 - no event announces it
         await asyncio.sleep(0.05)
     found = await app.count_tasks(states=["queued"])
     assert found.count == count, found
@@ -216,7 +216,7 @@ async def _resuming(store: str, runs: int) -> Row:
         woken_at = time.perf_counter()
         await asyncio.gather(*(app.send_signal(handle.id, "go") for handle in handles))
         ready_at = time.perf_counter()
-        while len(resumed) < runs:  # noqa: ASYNC110 - nothing announces it
+        while len(resumed) < runs:  # noqa: ASYNC110 - no event announces it
             await asyncio.sleep(0.05)
         ended_at = time.perf_counter()
         for one in agents:

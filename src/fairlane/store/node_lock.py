@@ -23,8 +23,8 @@ from fairlane.store.base import ConnectionLost, Row
 
 log = logging.getLogger("fairlane.store")
 
-# After so long without a look, no node should rely on the lock: the session may be broken without
-# the process having noticed, for example when a network drops its packets.
+# After so long without a check, no process should rely on the lock: the session may be broken
+# without the process having noticed, for example when a network drops its packets.
 CERTAIN_SECONDS: Final = 2.0
 _RETRY_SECONDS: Final = 0.05
 _RETRY_SECONDS_MAX: Final = 1.0
