@@ -12,8 +12,8 @@ import itertools
 import statistics
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Final
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -113,7 +113,7 @@ class Fleet:
         finally:
             console.print(Group(Text(""), self.table(), *self._summary()))
 
-    def _works(self, client: AsyncClient, url: str) -> list[Any]:
+    def _works(self, client: AsyncClient, url: str) -> list[Coroutine[object, None, None]]:
         backlogs = [self._keep(client, name, waiting) for name, waiting in BACKLOGS.items()]
         return [
             self._watch(client),

@@ -14,8 +14,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Coroutine, Sequence
+from typing import Final
 
 import msgspec
 
@@ -194,7 +194,7 @@ class Front:
                 self._loop.remove_reader(self._connections.fileno())
                 return
 
-    def _start(self, work: Any) -> None:
+    def _start(self, work: Coroutine[object, None, None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

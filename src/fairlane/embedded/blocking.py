@@ -93,7 +93,7 @@ class SyncFairlane(BaseClient):
             if not self._loop.is_closed():
                 self._call(close())
 
-    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def _call(self, coroutine: Coroutine[object, None, T]) -> T:
         if self._loop.is_closed() or not self._thread.is_alive():
             coroutine.close()
             raise RuntimeError("this SyncFairlane is not running; use `with`")

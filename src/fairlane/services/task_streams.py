@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -281,7 +281,7 @@ class Intake:
         return singly
 
 
-def _decoded(lines: Sequence[bytes]) -> list[Any]:
+def _decoded(lines: Sequence[bytes]) -> list[object]:
     """Return the task or the error of each line: all at once if all are good, else one by one."""
     joined = b"\n".join(lines)
     try:

@@ -124,7 +124,7 @@ _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
 _SYNONYMS: Final = {
     **dict.fromkeys(("agents", "info", "status"), "stats"),
     **dict.fromkeys(("enqueue", "exec", "run", "task"), "submit"),
-    **dict.fromkeys(("handlers", "nodes"), "workers"),
+    "nodes": "workers",
     **dict.fromkeys(("job", "jobs", "schedule"), "cron"),
     **dict.fromkeys(("list", "ls", "ps"), "tasks"),
     **dict.fromkeys(("log", "logs", "tail"), "output"),

@@ -42,7 +42,7 @@ class ActionExecutor:
         # An instance may echo the token that it was sent.
         self._redactor = Redactor(one.token or "" for one in instances)
 
-    async def execute(self, run: Run) -> Any:
+    async def execute(self, run: Run) -> object:
         tab_id, body = tab_of(run.work), body_of(run.work)
         headers = headers_of(run.work, tab_id)
         owner = await self._tabs.resolve(tab_id)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from typing import Any
 
 import msgspec
 
@@ -25,7 +24,7 @@ class Suspended(BaseException):
     """The task waits for a person and will run again; this run has to end."""
 
 
-def ask(fields: JsonObject, name: str | None) -> Any:
+def ask(fields: JsonObject, name: str | None) -> object:
     """Return the answer in a thread, and a coroutine that returns it in an async handler.
 
     Raise `InvalidRequest` for an invalid question.

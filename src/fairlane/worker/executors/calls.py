@@ -7,7 +7,7 @@ ended, no worker can run it. A worker that leases it then fails it with that err
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -40,7 +40,7 @@ class CallExecutor(HandlerExecutor):
         super().__init__({})
         self._calls = calls
 
-    async def execute(self, run: Run) -> Any:
+    async def execute(self, run: Run) -> object:
         call = self._calls.get(run.work.task_id)
         if call is None or call.function is None:
             raise ExecutionFailed(GONE, retryable=False)

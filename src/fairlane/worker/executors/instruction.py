@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -61,7 +61,7 @@ class InstructionExecutor:
         self._resolve = resolve
         self._refusal_seconds = refusal_seconds
 
-    async def execute(self, run: Run) -> Any:
+    async def execute(self, run: Run) -> object:
         config = self._config(run.work)
         body = body_of(run.work, config)
         headers = {**headers_of(run.work), **self._agent.credentials}

@@ -10,7 +10,7 @@ last.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from fairlane.core.errors import ExecutionFailed
 from fairlane.schema.sse import SseEvent
@@ -68,7 +68,7 @@ class Transcript:
             else:
                 self._take(document, _kind(document, event.name))
 
-    def result(self) -> Any:
+    def result(self) -> object:
         """Return the last event. Raise ExecutionFailed unless it can be the last."""
         if self._unfinished and not self.finished:
             raise ExecutionFailed(UNFINISHED)
