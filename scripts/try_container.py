@@ -293,13 +293,13 @@ def drains(engine: Engine, container: Container) -> str:
 def keeps(container: Container, ids: Sequence[str], napped: str) -> None:
     expected = ["done"] * TASKS + ["queued"]
     container.start()
-    check(container.states(ids) == expected, "all tasks are there after a restart")
+    check(container.states(ids) == expected, "every task survives a restart")
     task = container.request(f"/tasks/{napped}")
     found = (task["state"], task["attempts"])
     check(found == ("done", 1), f"the task that ran at the stop is {found[0]}, in one attempt")
     container.remove()
     container.create()
-    check(container.states(ids) == expected, "all tasks are there in a new container")
+    check(container.states(ids) == expected, "every task is in the new container")
 
 
 def survives_a_kill(engine: Engine, container: Container, ids: Sequence[str]) -> None:
@@ -307,7 +307,7 @@ def survives_a_kill(engine: Engine, container: Container, ids: Sequence[str]) ->
     until(lambda: not engine.state(NAME)["Running"], container.log)
     check(container.ended() == 137, "kill -9 ends it")
     container.start()
-    check(len(container.states(ids)) == TASKS + 1, "all tasks are there after kill -9")
+    check(len(container.states(ids)) == TASKS + 1, "every task survives kill -9")
 
 
 def looks_after_itself(container: Container) -> None:

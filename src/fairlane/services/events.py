@@ -5,7 +5,7 @@ One read covers a bounded number of ids, so a filter that matches nothing does n
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -32,7 +32,7 @@ async def list_events(node: Node, caller: Caller, request: schema.ListEvents) ->
     after, size = await starting_id(node, request) or 0, 0
     if request.order == "newest":
         return await _newest(node, wanted, request, after)
-    found: list[object] = []  # as JSON, encoded outside the event loop
+    found: list[Any] = []  # as JSON, encoded outside the event loop
     last = await views.read(views.last_event)
     more = after < last
     while more and len(found) < request.limit and size < PAGE_BYTES_MAX:

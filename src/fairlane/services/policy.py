@@ -6,6 +6,7 @@ A check runs the same code as a change except for storing it, so both agree.
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 
@@ -171,7 +172,7 @@ def _about(view: PolicyView) -> JsonObject:
     }
 
 
-def _kept(view: PolicyView) -> object:
+def _kept(view: PolicyView) -> Any:
     try:
         return msgspec.json.decode(view.document)
     except msgspec.DecodeError:

@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -281,7 +281,7 @@ class Intake:
         return singly
 
 
-def _decoded(lines: Sequence[bytes]) -> list[object]:
+def _decoded(lines: Sequence[bytes]) -> list[Any]:
     """Return the task or the error of each line: all at once if all are good, else one by one."""
     joined = b"\n".join(lines)
     try:
