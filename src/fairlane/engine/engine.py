@@ -364,7 +364,7 @@ class Engine:
             tx.webhooks_due,
             tx.last_event,
             tx.wrote_output,
-            notify_others=self.store.shared and self._concerns_others(tx),
+            notify_others=self._concerns_others(tx),
             others_wrote=self._others_wrote,
             access=tx.access_changed,
             changes=tx.changes,
