@@ -48,6 +48,17 @@ async def test_a_task_and_an_item_of_a_batch_show_their_needs(api: Api) -> None:
     assert await shown(api, item["taskId"]) == NEEDS
 
 
+async def test_a_task_shows_the_needs_that_the_policy_adds(api: Api) -> None:
+    gpt, spend = {"gpt": {"tokens": 1.5}}, {"spend": {"usd": "0.25"}}
+    lanes = {"metered": {"paused": True, "needs": {**gpt, **spend}}}
+    assert (await api.ask("PATCH", "/policy", {"lanes": lanes})).status == 200
+    made = await api.post("/tasks", {"handler": "echo", "lane": "metered"})
+    assert await shown(api, made.json["taskId"]) == {"gpt": {"tokens": "1.5"}, **spend}
+    own = {"handler": "echo", "lane": "metered", "needs": {"gpt": {}}}
+    made = await api.post("/tasks", own)
+    assert await shown(api, made.json["taskId"]) == {"gpt": {}, **spend}
+
+
 async def test_a_template_and_its_task_show_them(api: Api) -> None:
     document = {"name": "Trip", "instruction": "Go", "needs": {"gpt": {"tokens": 7}}}
     template = (await api.post("/templates", document)).json

@@ -64,7 +64,7 @@ async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Grou
 
 
 def action(needs: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    request = {"action": "click", "tabId": "tab", "selector": "#go", "needs": needs}
+    request = {"agentId": "ada", "action": "click", "tabId": "tab", "ref": "e1", "needs": needs}
     return {**request, "retryPolicy": {"maxRetries": 0}, **fields}
 
 
@@ -84,8 +84,8 @@ async def test_a_browser_instance_that_refuses_closes_the_only_rate(
     await ground.waiting(second)
     assert (await ground.api.ended(await ground.api.submit(**action({}))))[0]["state"] == "done"
     assert (await ground.api.post("/resources/site/open")).status == 200
-    states = [task["state"] for task in await ground.api.ended(first, second)]
-    assert states == ["done", "done"]
+    states = [(task["state"], task.get("error")) for task in await ground.api.ended(first, second)]
+    assert states == [("done", None), ("done", None)]
 
 
 async def test_an_agent_server_that_refuses_closes_the_named_quota(ground: Ground) -> None:
@@ -93,7 +93,7 @@ async def test_an_agent_server_that_refuses_closes_the_named_quota(ground: Groun
     ground.agent.script = Script(status=429, body="slow down", headers=headers, times=1)
     needs = {"model": {"requests": 1}, "other": {"requests": 1}}
     task_id = await ground.api.submit(
-        instruction="Go", needs=needs, quota="model", retryPolicy={"maxRetries": 0}
+        agentId="ada", instruction="Go", needs=needs, quota="model", retryPolicy={"maxRetries": 0}
     )
     await ground.closed("model")
     assert (await ground.waiting(task_id))["attempts"] == 0

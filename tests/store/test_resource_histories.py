@@ -98,6 +98,8 @@ class History:
             ), (request, answer)
         for grants in outcome.grants:
             self.running += [grant.task for grant in grants]
+            for grant in grants:
+                self.check_reserved(grant.task)
         self.check(outcome.now)
 
     def needs(self) -> dict[str, Any]:
@@ -196,6 +198,22 @@ class History:
                 )
             ), f"nothing will wake {account.label}"
 
+    def check_reserved(self, task: Task) -> None:
+        """A lease holds everything that its task needs, at every account."""
+        held = {
+            (one.need, slot.partition(":")[0], amount)
+            for reservation in table.reservations(self.scheduler.reader, [task.seq])
+            if not reservation.permit
+            for one in reservation.held
+            for slot, amount in one.amounts.items()
+        }
+        needed = {
+            (name, unit, amount)
+            for name, units in resources.needs_of(task.needs or "{}").items()
+            for unit, amount in units.items()
+        }
+        assert held == needed, task.id
+
     def check_ledger(self, account: Account, found: ResourcePolicy) -> None:
         """Every balance follows from the one before, the last is what is used and reserved, and no
         reservation leaves more used and reserved than the ceiling, whatever the debt.
@@ -218,10 +236,12 @@ class History:
         """End everything that runs; then every task that waits gets its turn."""
         for name in ("rate", "bucket", "pool"):
             self.scheduler.ask(OpenResource(name))
-        for _ in range(4000):
+        idle = 0  # looks in a row at which nothing was leased
+        while idle < 300:
             self.scheduler.clock.advance(200)
             outcome = self.scheduler.apply(waiting=[lease_request(30, ttl_ms=2000)])
             grants = outcome.grants[0]
+            idle = 0 if grants else idle + 1
             self.scheduler.apply(*(Complete(g.task.seq, g.task.fencing_token) for g in grants))
             tally = self.scheduler.tally()
             if not tally.queued and not tally.slots:
@@ -265,6 +285,18 @@ def _forgotten_debt(
         _enter(self, account, limit, kind, amount, **more)
 
 
+_reserve = resources.reserve
+
+
+def _partial_reserve(tx: Any, task: Any, needs: Any = None) -> Any:
+    if needs is None:
+        needs = resources.needs_of(task.needs)
+        found = _reserve(tx, task, dict(list(needs.items())[:1]))
+        found.permit = 0
+        return found
+    return _reserve(tx, task, needs)
+
+
 def _no_check(*_: Any, **__: Any) -> bool:
     return True
 
@@ -274,6 +306,8 @@ PLANTS: dict[str, tuple[Any, str, Any]] = {
     "debt misses in the ledger": (accounts.Accounts, "enter", _forgotten_debt),
     "a lease does not ask whether its needs fit": (resources, "admits", _no_check),
     "a reservation is kept after its end": (resources, "settle_ended", lambda _: None),
+    "a lease reserves a part of its needs": (leasing.resources, "reserve", _partial_reserve),
+    "a settled reservation stays open": (accounts.Accounts, "drop", lambda *_: None),
     "an agent's reservation is not recorded": (leasing.resources, "reserve", lambda *_: None),
 }
 

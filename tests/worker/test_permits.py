@@ -17,10 +17,12 @@ from tests.http.server import Server, serving
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 POLICY = {
+    "lanes": {"metered": {"needs": {"total": {"usd": 2}}}},
     "resources": {
+        "total": {"limits": [{"unit": "usd", "amount": 100, "resetEvery": "month"}]},
         "spend": {"limits": [{"unit": "usd", "amount": "10", "resetEvery": "month"}], "by": "key"},
         "lock": {"limits": [{"amount": 1}], "by": "key"},
-    }
+    },
 }
 _numbers = itertools.count(1)
 
@@ -148,6 +150,15 @@ async def test_a_task_reports_the_use_of_its_own_needs(side: Side) -> None:
 
     await side.run(ask, needs={spend: {"usd": 2}})
     assert await side.used() == "0.75"
+
+
+async def test_a_task_reports_the_use_of_the_needs_of_its_lane(side: Side) -> None:
+    async def ask(work: Work) -> None:
+        work.used(usd="0.75")
+
+    await side.run(ask, lane="metered")
+    (limit,) = (await side.client.resource("total")).limits
+    assert (limit.used, limit.reserved) == ("0.75", 0)
 
 
 async def test_a_failure_that_closes_costs_no_attempt(side: Side) -> None:

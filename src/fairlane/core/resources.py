@@ -50,6 +50,9 @@ MISSING: Final = "missing"  # the policy no longer has it
 Needs = dict[str, dict[str, int]]  # amounts by unit, by resource (with its key after a slash)
 
 
+_stored_needs: Final = msgspec.json.Decoder(Needs)
+
+
 class LimitPolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """One limit as an operator wrote it; `limits_of` converts it to a `Limit`."""
 
@@ -212,6 +215,17 @@ def _refuse_unsatisfiable(needed: Mapping[str, int], policy: ResourcePolicy, pla
                     "amount": amounts.shown(limit.amount),
                 },
             )
+
+
+def shown_needs(
+    stored: str, written: Mapping[str, dict[str, Written]] | None
+) -> dict[str, dict[str, Written]]:
+    """Return all needs of a task: those of its request as written, and the policy's defaults."""
+    found: dict[str, dict[str, Written]] = {
+        name: {unit: amounts.shown(amount) for unit, amount in units.items()}
+        for name, units in _stored_needs.decode(stored).items()
+    }
+    return {**found, **(written or {})}
 
 
 def read_usage(

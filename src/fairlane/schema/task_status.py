@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from fairlane.core import effects, events, lifecycle, model, moments
+from fairlane.core import effects, events, lifecycle, model, moments, resources
 from fairlane.core.events import Attempt
 from fairlane.core.json_types import JsonObject
 from fairlane.core.model import Task
@@ -262,6 +262,8 @@ def task_status(
 
 def _add_particulars(status: TaskStatus, row: Task, log: Sequence[Attempt]) -> None:
     """Add the fields that only tasks of some kind or state have."""
+    if row.needs is not None:
+        status.needs = resources.shown_needs(row.needs, status.needs)
     if row.kind == model.INSTRUCTION:
         # Pauses between attempts do not count.
         is_over = log and status.latency_ms is not None

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from fairlane.core import approvals, effects, suspensions, validation
+from fairlane.core import approvals, effects, resources, suspensions, validation
 from fairlane.core.approvals import ApprovalRequest
 from fairlane.core.errors import ExecutionFailed, InvalidRequest, LeaseLost, ResourceBusy
 from fairlane.core.inbox import parse_cursor
@@ -374,6 +374,8 @@ def _assignment(grant: Grant, timeout_ms: int | None, policy: Policy) -> Assignm
     """Return the assignment of a grant. The task's own timeout wins over that of its kind."""
     task = grant.task
     request = msgspec.json.decode(grant.body, type=JsonObject)
+    if task.needs is not None:
+        request["needs"] = resources.shown_needs(task.needs, request.get("needs"))
     work = Work(
         task_id=task.id,
         agent=task.agent,

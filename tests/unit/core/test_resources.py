@@ -42,6 +42,13 @@ POLICY = read({"resources": DECLARED})
 ALL = POLICY.resources
 
 
+def test_the_needs_of_a_task_are_shown_as_written_with_the_defaults() -> None:
+    stored = '{"gpt":{"tokens":1500000},"gpu":{"mb":2000000}}'
+    assert resources.shown_needs(stored, None) == {"gpt": {"tokens": "1.5"}, "gpu": {"mb": 2}}
+    written: dict[str, Any] = {"gpu": {"mb": "2.0"}}
+    assert resources.shown_needs(stored, written) == {"gpt": {"tokens": "1.5"}, **written}
+
+
 def test_of_several_levels_one_says_how_much_was_used() -> None:
     prefixes = {name: resource.usage_prefix for name, resource in ALL.items()}
     assert prefixes == {"gpt": "", "spend": "agent:", "profile": "", "gpu": ""}
