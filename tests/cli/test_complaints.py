@@ -38,6 +38,7 @@ def nobody() -> Iterator[str]:
         ("webhooks secrt", "unknown command 'webhooks secrt'; did you mean secret?"),
         ("run", "unknown command 'run'; did you mean submit?"),
         ("nodes", "unknown command 'nodes'; did you mean workers?"),
+        ("agents", "unknown command 'agents'; did you mean handlers?"),
         ("prun", "unknown command 'prun'; see fairlane --help"),
         ("cancle x", "unknown command 'cancle'; see fairlane --help"),
         ("lanes cler", "unknown command 'lanes cler'; see fairlane lanes --help"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlane.cli.commands.cron import local, schedule
+from fairlane.cli.commands.cron import last_run, local, schedule
 from fairlane.cli.output import ahead
 from tests.cli.processes import run_on_terminal, run_process
 
@@ -492,3 +492,10 @@ def test_a_narrow_terminal_shows_what_matters(server: Server, name: str, tmp_pat
     seen = run_on_terminal("cron", "--agent", name, *where, folder=tmp_path, columns=80)
     assert all(len(line) <= 80 for line in re.sub(r"\x1b\[[\d;]*m", "", seen.text).splitlines())
     assert name in seen.text
+
+
+def test_a_skipped_run_is_not_said_to_have_been_at_the_time_of_an_earlier_one() -> None:
+    ran = {"lastRunAtMs": 1, "consecutiveErrors": 0}
+    skipped = last_run({"state": {"lastStatus": "skipped", **ran}})
+    assert ", ran " in str(skipped)
+    assert ", ran " not in str(last_run({"state": {"lastStatus": "ok", **ran}}))

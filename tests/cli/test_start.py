@@ -32,6 +32,16 @@ def loads(module: str, *arguments: str) -> bool:
     return said == "loaded"
 
 
+def test_every_command_has_its_place_in_the_help() -> None:
+    grouped = [word for words in parser.GROUPS.values() for word in words]
+    assert sorted(grouped) == sorted(parser.COMMANDS)
+    text = parser.outline()[0].format_help()
+    lines = [
+        line.split()[0] for line in text.splitlines() if line.startswith("  ") and line[2] != " "
+    ]
+    assert [line for line in lines if line in parser.COMMANDS] == grouped
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], []])
 def test_help_loads_no_command_and_nothing_that_reads_json(arguments: list[str]) -> None:
     assert not loads("msgspec", *arguments)

@@ -238,7 +238,8 @@ def _parked(found: Troubles) -> Iterator[AttentionItem]:
         groups.setdefault((task.lane, task.capability, reason), []).append(task)
     for (lane, capability, reason), tasks in sorted(groups.items(), key=lambda one: -len(one[1])):
         name = capability.removeprefix(f"{HANDLER}/")
-        command = f"fairlane reset --state parked --lane {lane}"
+        which = f"--handler {name}" if name != capability else f"--kind {capability}"
+        command = f"fairlane reset --state parked --lane {lane} {which}"
         if len(tasks) <= NAMED_MAX:
             command = f"fairlane reset {' '.join(one.id for one in tasks)}"
         if reason.startswith(EffectUnknown.code):  # a reset would only park it again

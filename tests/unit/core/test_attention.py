@@ -127,7 +127,7 @@ def test_parked_tasks_are_grouped_by_reason() -> None:
     one = (row("x", state="parked", completed_at=9), None)
     first, second = items(troubles(parked=[one, *many]))
     assert first.text == "6 tasks are parked (work in lane main): HTTP 403"
-    assert first.command == "fairlane reset --state parked --lane main"
+    assert first.command == "fairlane reset --state parked --lane main --handler work"
     assert (first.count, len(first.tasks)) == (6, 5)
     assert second.text == "1 task is parked (work in lane main): without an error message"
     assert (second.command, second.since_at) == ("fairlane reset x", 9)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from importlib import import_module
@@ -113,6 +115,24 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "deliveries": ("webhooks", "List and resend webhook deliveries"),
     "webhooks": ("webhooks", "Manage the signing secrets of webhook receivers"),
 }
+# The commands in the order and under the headings of `fairlane --help`.
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "run": ("serve", "worker", "demo", "mcp"),
+    "tasks": (
+        *("submit", "tasks", "show", "why", "wait", "output", "cancel", "retry", "reset"),
+        *("failures", "batch", "templates", "signal", "effect", "prune"),
+    ),
+    "sessions and approvals": (
+        *("message", "sessions", "stop", "stopall", "approvals", "approve", "reject"),
+    ),
+    "watch": (
+        *("attention", "top", "stats", "workers", "handlers", "events", "deliveries", "audit"),
+    ),
+    "rules": ("lanes", "policy", "resources", "cron", "token", "webhooks"),
+    "queue and leases": ("queue", "sched"),
+    "store": ("doctor", "backup", "restore", "move", "import"),
+    "this program": ("help", "version", "completion"),
+}
 # Commands that mean `list` when they have no verb, and whether a name may follow.
 _LISTED: Final = {
     **dict.fromkeys(("approvals", "cron", "deliveries", "lanes", "webhooks"), False),
@@ -122,7 +142,9 @@ _LISTED: Final = {
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
 # What people type for a command that has another name here.
 _SYNONYMS: Final = {
-    **dict.fromkeys(("agents", "info", "status"), "stats"),
+    **dict.fromkeys(("info", "status"), "stats"),
+    "agents": "handlers",
+    "count": "tasks",
     **dict.fromkeys(("enqueue", "exec", "run", "task"), "submit"),
     "nodes": "workers",
     **dict.fromkeys(("job", "jobs", "schedule"), "cron"),
@@ -144,6 +166,12 @@ class WrongLine(Exception):
 
 
 class Parser(argparse.ArgumentParser):
+    grouped = False
+
+    def format_help(self) -> str:
+        text = super().format_help()
+        return _in_groups(text) if self.grouped else text
+
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(allow_abbrev=False, **options)
@@ -326,9 +354,27 @@ def _modules() -> list[str]:
 def outline() -> tuple[Parser, Leaves]:
     """Return a parser that knows the names and summaries of commands, for help and errors."""
     parser, commands, leaves = _empty()
+    parser.grouped = True
     for word in COMMANDS:
         commands.leaf(word)
     return parser, leaves
+
+
+def _in_groups(text: str) -> str:
+    """Return the help of all commands with the commands under headings."""
+    before, _, rest = text.partition("\ncommands:\n")
+    _, _, after = rest.partition("\n\n")
+    width = max(map(len, COMMANDS)) + 2
+    room = max(40, shutil.get_terminal_size().columns - width - 4)
+    parts = [before]
+    for heading, words in GROUPS.items():
+        parts.append(f"{heading}:")
+        for word in words:
+            first, *more = textwrap.wrap(COMMANDS[word][1], room, break_on_hyphens=False)
+            parts.append(f"  {word:<{width}}{first}")
+            parts += [f"  {'':<{width}}{line}" for line in more]
+        parts.append("")
+    return "\n".join([*parts, after])
 
 
 def _empty(only: str | None = None) -> tuple[Parser, Commands, dict[str, Parser]]:

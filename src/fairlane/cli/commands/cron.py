@@ -48,6 +48,7 @@ from fairlane.cli.output import (
     with_ago,
 )
 from fairlane.core import moments
+from fairlane.core.cron import MISSED, SKIPPED
 from fairlane.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ def _job_lines(job: Fields) -> Iterator[tuple[str, Cell]]:
     yield "name", job["name"]
     yield "schedule", schedule(job["schedule"])
     yield "next", _next(job).removeprefix("next ")
-    yield "last", _last(job)
+    yield "last", last_run(job)
     if "lastError" in job["state"]:
         yield "last error", job["state"]["lastError"]
     yield "runs", str(job["state"]["runs"])
@@ -275,11 +276,13 @@ def _why_off(job: Fields) -> str:
     return reasons.get(job.get("disabledReason", ""), "off")
 
 
-def _last(job: Fields) -> Cell:
+def last_run(job: Fields) -> Cell:
     last = job["state"]
     if "lastStatus" not in last:
         return "-"
     when = f" {distance(last['lastRunAtMs'], now_ms())}" if "lastRunAtMs" in last else ""
+    if when and last["lastStatus"] in (SKIPPED, MISSED):  # the time is that of an earlier run
+        when = f", ran{when}"
     errors = last["consecutiveErrors"]
     times = f" ({errors} in a row)" if errors > 1 else ""
     return (state(last["lastStatus"]), f"{when}{times}")
@@ -335,7 +338,7 @@ JOBS: Final[Columns] = {
     "SCHEDULE": lambda job: schedule(job["schedule"]),
     "NEXT": _next_run,
     "LOCAL TIME": _next_local,
-    "LAST": _last,
+    "LAST": last_run,
     "WHAT": lambda job: _what(job["task"]),
     "JOB": "id",
 }
