@@ -314,6 +314,7 @@ async def test_lists_and_numbers_tell_nothing_of_another_agent(
         "/tasks?dependsOn={task}",
         "/tasks?where=params.text=only-alice-knows",
         "/tasks/count?text=only-alice",
+        "/tasks?tag=only-alice",
         "/events?taskId={task}",
         "/events?batchId={batch}",
         "/cron/runs?jobId={job}",

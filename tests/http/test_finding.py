@@ -40,12 +40,48 @@ async def test_tasks_are_found_by_handler_value_and_time_in_both_orders(work: Wo
     assert count == {"count": 2, "byState": {"queued": 2}, "complete": True}
 
 
+async def test_tasks_are_found_by_tag_and_priority_and_counted_from_an_offset(work: Work) -> None:
+    one = await work.echo(lane=HELD, metadata={"tags": ["eu", "slow"]}, priority="high")
+    two = await work.echo(lane=HELD, metadata={"tags": ["eu"]}, priority=7)
+    three = await work.echo(lane=HELD)
+    assert await listed(work, tag="eu") == [two, one]
+    assert await listed(work, tag="eu", where="metadata.tags=slow") == [one]
+    assert await listed(work, priority="high") == [one]
+    assert await listed(work, priority="7") == [two]
+    assert await listed(work, priority="normal") == [three]
+    assert await listed(work, offset=1) == [two, one]
+    assert await listed(work, offset=1, limit=1, sort="oldest") == [two]
+    assert await listed(work, offset=3) == []
+    page = await work.api.get("/tasks", agentId=work.agent, offset=1, limit=1)
+    rest = await work.api.get(
+        "/tasks", agentId=work.agent, offset=1, limit=1, cursor=page.json["nextCursor"]
+    )
+    assert (page.ids, rest.ids) == ([two], [one])
+    dry = await work.bulk("cancel", dryRun=True, tag="eu", priority="-10")
+    assert dry.json["matched"] == 1
+
+
+async def test_tasks_are_counted_in_the_words_of_browseros(work: Work) -> None:
+    parent = await work.echo(lane=HELD)
+    await work.echo(dependsOn=[parent])
+    stats = (await work.api.get("/tasks/stats")).json
+    assert stats["pending"] >= 1
+    assert stats["waiting_dependency"] >= 1
+    assert sum(stats.values()) == 2 * stats["total"]
+    assert set(stats) == {
+        *("total", "pending", "queued", "running", "completed", "failed", "cancelled"),
+        "waiting_dependency",
+    }
+
+
 async def test_a_filter_that_is_wrong_is_refused_by_name(work: Work) -> None:
     for query, named in (
         ({"since": "soon"}, "field 'since': 'soon' is not a time"),
         ({"finishedUntil": "25:00"}, "field 'finishedUntil'"),
         ({"where": "customer=42"}, "use metadata.NAME=VALUE"),
         ({"sort": "age"}, "newest"),
+        ({"priority": "urgent"}, "field 'priority' must be a whole number or one of critical"),
+        ({"offset": "-1"}, "offset"),
         ({"sort": "oldest", "failure": "err_1"}, "field 'sort'"),
     ):
         answer = await work.api.get("/tasks", **query)

@@ -42,6 +42,7 @@ LEFT_OUT = {
     "effect_lease": "effects are for programs that are run again from their beginning",
     "resolve_effect": "a person looks whether it happened, outside of what a model can see",
     "checkpoint_lease": "steps are for programs that are run again from their beginning",
+    "task_stats": "is for clients of BrowserOS; count_tasks says the same",
     "perform": "is no verb, but how operations are carried out",
     "wait_once": "wait asks it as often as it takes",
     "task_events": "events takes the id of a task",

@@ -395,6 +395,7 @@ async def read_tasks(ask: Contract) -> None:
     for query in ("", "?brief=true", "?limit=1", "?state=done,failed&text=a"):
         page = await ask.get(f"/tasks{query}")
     await ask.get("/tasks/count?since=1h")
+    await ask.get("/tasks/stats")
     assert "nextBefore" in await ask.get("/events?order=newest&limit=1")
     for task in (await ask.get("/tasks"))["tasks"]:
         await ask.get(f"/tasks/{task['taskId']}")

@@ -353,6 +353,14 @@ def filter_tasks(parser: Parser) -> None:
         "a list matches if one item does (repeatable)",
     )
     parser.add_argument(
+        "--tag", metavar="TAG", help="only tasks with this tag, an item of metadata.tags"
+    )
+    parser.add_argument(
+        "--priority",
+        metavar="N",
+        help="only tasks of this priority: a number, critical, high, normal or low",
+    )
+    parser.add_argument(
         "--text",
         metavar="TEXT",
         help="only tasks with this text in their ID, agent, handler, lane, session, batch, error, "

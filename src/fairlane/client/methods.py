@@ -275,6 +275,7 @@ from fairlane.schema.tasks import (
     SUBMIT,
     SUBMIT_BATCH,
     TASK_OUTPUT,
+    TASK_STATS,
     TASKS,
     WAIT_ONCE,
     WHY,
@@ -285,6 +286,7 @@ from fairlane.schema.tasks import (
     NamedTask,
     PruneTasks,
     QueueAgain,
+    ShowTaskStats,
     SubmitBatch,
     SubmitTask,
     TaskAccepted,
@@ -297,6 +299,7 @@ from fairlane.schema.tasks import (
     TaskRetried,
     TasksChanged,
     TasksPruned,
+    TaskStats,
     TaskWhy,
     WaitForTask,
 )
@@ -2035,6 +2038,7 @@ class Methods(ABC):
         batch: str | None = None,
         kind: Literal["action", "handler", "instruction"] | None = None,
         handler: str | None = None,
+        priority: str | None = None,
         depends_on: str | None = None,
         since: str | None = None,
         until: str | None = None,
@@ -2043,12 +2047,14 @@ class Methods(ABC):
         error: str | None = None,
         failure: str | None = None,
         where: Sequence[str] | None = None,
+        tag: str | None = None,
         text: str | None = None,
         states: Sequence[str] | None = None,
         sort: Literal["newest", "oldest"] = "newest",
         brief: bool = False,
         limit: int = 100,
         cursor: str | None = None,
+        offset: int = 0,
     ) -> TaskPage:
         """List tasks, newest first unless sort says otherwise.
 
@@ -2059,6 +2065,7 @@ class Methods(ABC):
             batch: Only tasks of this batch
             kind: Only tasks of this kind
             handler: Only tasks of this handler
+            priority: Only tasks of this priority: a number, critical, high, normal or low
             depends_on: Only tasks that depend on the task with this id
             since: Only tasks created at this time or later: 1h or 2d ago, 10:00, a date or RFC
                 3339; UTC unless it has a zone
@@ -2071,6 +2078,7 @@ class Methods(ABC):
             error: Only tasks with this text in their error
             failure: Only failed or parked tasks with this fingerprint from GET /failures
             where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
+            tag: Only tasks with this tag: an item of metadata.tags
             text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
                 instruction, params or metadata; a page covers 20,000 tasks and may be empty
                 although there is a next one
@@ -2079,6 +2087,7 @@ class Methods(ABC):
             brief: Leave out results and other long fields
             limit: Maximum number of items, 1 to 1000
             cursor: nextCursor of the previous page
+            offset: Leave out the first ones; cursor is faster, 0 to 10000
         """
         request = ListTasks(
             agent=agent,
@@ -2087,6 +2096,7 @@ class Methods(ABC):
             batch=batch,
             kind=kind,
             handler=handler,
+            priority=priority,
             depends_on=depends_on,
             since=since,
             until=until,
@@ -2095,12 +2105,14 @@ class Methods(ABC):
             error=error,
             failure=failure,
             where=as_list(where),
+            tag=tag,
             text=text,
             states=as_list(states),
             sort=sort,
             brief=brief,
             limit=limit,
             cursor=cursor,
+            offset=offset,
         )
         return self.perform(TASKS, request)
 
@@ -2113,6 +2125,7 @@ class Methods(ABC):
         batch: str | None = None,
         kind: Literal["action", "handler", "instruction"] | None = None,
         handler: str | None = None,
+        priority: str | None = None,
         depends_on: str | None = None,
         since: str | None = None,
         until: str | None = None,
@@ -2121,6 +2134,7 @@ class Methods(ABC):
         error: str | None = None,
         failure: str | None = None,
         where: Sequence[str] | None = None,
+        tag: str | None = None,
         text: str | None = None,
         states: Sequence[str] | None = None,
     ) -> TaskCount:
@@ -2133,6 +2147,7 @@ class Methods(ABC):
             batch: Only tasks of this batch
             kind: Only tasks of this kind
             handler: Only tasks of this handler
+            priority: Only tasks of this priority: a number, critical, high, normal or low
             depends_on: Only tasks that depend on the task with this id
             since: Only tasks created at this time or later: 1h or 2d ago, 10:00, a date or RFC
                 3339; UTC unless it has a zone
@@ -2145,6 +2160,7 @@ class Methods(ABC):
             error: Only tasks with this text in their error
             failure: Only failed or parked tasks with this fingerprint from GET /failures
             where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
+            tag: Only tasks with this tag: an item of metadata.tags
             text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
                 instruction, params or metadata; a page covers 20,000 tasks and may be empty
                 although there is a next one
@@ -2157,6 +2173,7 @@ class Methods(ABC):
             batch=batch,
             kind=kind,
             handler=handler,
+            priority=priority,
             depends_on=depends_on,
             since=since,
             until=until,
@@ -2165,10 +2182,18 @@ class Methods(ABC):
             error=error,
             failure=failure,
             where=as_list(where),
+            tag=tag,
             text=text,
             states=as_list(states),
         )
         return self.perform(COUNT_TASKS, request)
+
+    def task_stats(
+        self,
+    ) -> TaskStats:
+        """Count tasks by the states of BrowserOS."""
+        request = ShowTaskStats()
+        return self.perform(TASK_STATS, request)
 
     def show(self, task_id: str) -> TaskStatus:
         """Show a task with its attempts.
@@ -2254,6 +2279,7 @@ class Methods(ABC):
         batch: str | None = None,
         kind: Literal["action", "handler", "instruction"] | None = None,
         handler: str | None = None,
+        priority: str | None = None,
         depends_on: str | None = None,
         since: str | None = None,
         until: str | None = None,
@@ -2262,6 +2288,7 @@ class Methods(ABC):
         error: str | None = None,
         failure: str | None = None,
         where: Sequence[str] | None = None,
+        tag: str | None = None,
         text: str | None = None,
         states: str | Sequence[str] | None = None,
         dry_run: bool = False,
@@ -2277,6 +2304,7 @@ class Methods(ABC):
             batch: Only tasks of this batch
             kind: Only tasks of this kind
             handler: Only tasks of this handler
+            priority: Only tasks of this priority: a number, critical, high, normal or low
             depends_on: Only tasks that depend on the task with this id
             since: Only tasks created at this time or later: 1h or 2d ago, 10:00, a date or RFC
                 3339; UTC unless it has a zone
@@ -2289,6 +2317,7 @@ class Methods(ABC):
             error: Only tasks with this text in their error
             failure: Only failed or parked tasks with this fingerprint from GET /failures
             where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
+            tag: Only tasks with this tag: an item of metadata.tags
             text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
                 instruction, params or metadata; a page covers 20,000 tasks and may be empty
                 although there is a next one
@@ -2304,6 +2333,7 @@ class Methods(ABC):
             batch=batch,
             kind=kind,
             handler=handler,
+            priority=priority,
             depends_on=depends_on,
             since=since,
             until=until,
@@ -2312,6 +2342,7 @@ class Methods(ABC):
             error=error,
             failure=failure,
             where=as_list(where),
+            tag=tag,
             text=text,
             states=states,
             dry_run=dry_run,
@@ -2329,6 +2360,7 @@ class Methods(ABC):
         batch: str | None = None,
         kind: Literal["action", "handler", "instruction"] | None = None,
         handler: str | None = None,
+        priority: str | None = None,
         depends_on: str | None = None,
         since: str | None = None,
         until: str | None = None,
@@ -2337,6 +2369,7 @@ class Methods(ABC):
         error: str | None = None,
         failure: str | None = None,
         where: Sequence[str] | None = None,
+        tag: str | None = None,
         text: str | None = None,
         states: str | Sequence[str] | None = None,
         dry_run: bool = False,
@@ -2352,6 +2385,7 @@ class Methods(ABC):
             batch: Only tasks of this batch
             kind: Only tasks of this kind
             handler: Only tasks of this handler
+            priority: Only tasks of this priority: a number, critical, high, normal or low
             depends_on: Only tasks that depend on the task with this id
             since: Only tasks created at this time or later: 1h or 2d ago, 10:00, a date or RFC
                 3339; UTC unless it has a zone
@@ -2364,6 +2398,7 @@ class Methods(ABC):
             error: Only tasks with this text in their error
             failure: Only failed or parked tasks with this fingerprint from GET /failures
             where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
+            tag: Only tasks with this tag: an item of metadata.tags
             text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
                 instruction, params or metadata; a page covers 20,000 tasks and may be empty
                 although there is a next one
@@ -2379,6 +2414,7 @@ class Methods(ABC):
             batch=batch,
             kind=kind,
             handler=handler,
+            priority=priority,
             depends_on=depends_on,
             since=since,
             until=until,
@@ -2387,6 +2423,7 @@ class Methods(ABC):
             error=error,
             failure=failure,
             where=as_list(where),
+            tag=tag,
             text=text,
             states=states,
             dry_run=dry_run,
@@ -2404,6 +2441,7 @@ class Methods(ABC):
         batch: str | None = None,
         kind: Literal["action", "handler", "instruction"] | None = None,
         handler: str | None = None,
+        priority: str | None = None,
         depends_on: str | None = None,
         since: str | None = None,
         until: str | None = None,
@@ -2412,6 +2450,7 @@ class Methods(ABC):
         error: str | None = None,
         failure: str | None = None,
         where: Sequence[str] | None = None,
+        tag: str | None = None,
         text: str | None = None,
         states: str | Sequence[str] | None = None,
         dry_run: bool = False,
@@ -2427,6 +2466,7 @@ class Methods(ABC):
             batch: Only tasks of this batch
             kind: Only tasks of this kind
             handler: Only tasks of this handler
+            priority: Only tasks of this priority: a number, critical, high, normal or low
             depends_on: Only tasks that depend on the task with this id
             since: Only tasks created at this time or later: 1h or 2d ago, 10:00, a date or RFC
                 3339; UTC unless it has a zone
@@ -2439,6 +2479,7 @@ class Methods(ABC):
             error: Only tasks with this text in their error
             failure: Only failed or parked tasks with this fingerprint from GET /failures
             where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
+            tag: Only tasks with this tag: an item of metadata.tags
             text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
                 instruction, params or metadata; a page covers 20,000 tasks and may be empty
                 although there is a next one
@@ -2454,6 +2495,7 @@ class Methods(ABC):
             batch=batch,
             kind=kind,
             handler=handler,
+            priority=priority,
             depends_on=depends_on,
             since=since,
             until=until,
@@ -2462,6 +2504,7 @@ class Methods(ABC):
             error=error,
             failure=failure,
             where=as_list(where),
+            tag=tag,
             text=text,
             states=states,
             dry_run=dry_run,
@@ -4384,6 +4427,7 @@ class AsyncMethods(ABC):
         batch: str | None = None,
         kind: Literal["action", "handler", "instruction"] | None = None,
         handler: str | None = None,
+        priority: str | None = None,
         depends_on: str | None = None,
         since: str | None = None,
         until: str | None = None,
@@ -4392,12 +4436,14 @@ class AsyncMethods(ABC):
         error: str | None = None,
         failure: str | None = None,
         where: Sequence[str] | None = None,
+        tag: str | None = None,
         text: str | None = None,
         states: Sequence[str] | None = None,
         sort: Literal["newest", "oldest"] = "newest",
         brief: bool = False,
         limit: int = 100,
         cursor: str | None = None,
+        offset: int = 0,
     ) -> TaskPage:
         """List tasks, newest first unless sort says otherwise.
 
@@ -4408,6 +4454,7 @@ class AsyncMethods(ABC):
             batch: Only tasks of this batch
             kind: Only tasks of this kind
             handler: Only tasks of this handler
+            priority: Only tasks of this priority: a number, critical, high, normal or low
             depends_on: Only tasks that depend on the task with this id
             since: Only tasks created at this time or later: 1h or 2d ago, 10:00, a date or RFC
                 3339; UTC unless it has a zone
@@ -4420,6 +4467,7 @@ class AsyncMethods(ABC):
             error: Only tasks with this text in their error
             failure: Only failed or parked tasks with this fingerprint from GET /failures
             where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
+            tag: Only tasks with this tag: an item of metadata.tags
             text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
                 instruction, params or metadata; a page covers 20,000 tasks and may be empty
                 although there is a next one
@@ -4428,6 +4476,7 @@ class AsyncMethods(ABC):
             brief: Leave out results and other long fields
             limit: Maximum number of items, 1 to 1000
             cursor: nextCursor of the previous page
+            offset: Leave out the first ones; cursor is faster, 0 to 10000
         """
         request = ListTasks(
             agent=agent,
@@ -4436,6 +4485,7 @@ class AsyncMethods(ABC):
             batch=batch,
             kind=kind,
             handler=handler,
+            priority=priority,
             depends_on=depends_on,
             since=since,
             until=until,
@@ -4444,12 +4494,14 @@ class AsyncMethods(ABC):
             error=error,
             failure=failure,
             where=as_list(where),
+            tag=tag,
             text=text,
             states=as_list(states),
             sort=sort,
             brief=brief,
             limit=limit,
             cursor=cursor,
+            offset=offset,
         )
         return await self.perform(TASKS, request)
 
@@ -4462,6 +4514,7 @@ class AsyncMethods(ABC):
         batch: str | None = None,
         kind: Literal["action", "handler", "instruction"] | None = None,
         handler: str | None = None,
+        priority: str | None = None,
         depends_on: str | None = None,
         since: str | None = None,
         until: str | None = None,
@@ -4470,6 +4523,7 @@ class AsyncMethods(ABC):
         error: str | None = None,
         failure: str | None = None,
         where: Sequence[str] | None = None,
+        tag: str | None = None,
         text: str | None = None,
         states: Sequence[str] | None = None,
     ) -> TaskCount:
@@ -4482,6 +4536,7 @@ class AsyncMethods(ABC):
             batch: Only tasks of this batch
             kind: Only tasks of this kind
             handler: Only tasks of this handler
+            priority: Only tasks of this priority: a number, critical, high, normal or low
             depends_on: Only tasks that depend on the task with this id
             since: Only tasks created at this time or later: 1h or 2d ago, 10:00, a date or RFC
                 3339; UTC unless it has a zone
@@ -4494,6 +4549,7 @@ class AsyncMethods(ABC):
             error: Only tasks with this text in their error
             failure: Only failed or parked tasks with this fingerprint from GET /failures
             where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
+            tag: Only tasks with this tag: an item of metadata.tags
             text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
                 instruction, params or metadata; a page covers 20,000 tasks and may be empty
                 although there is a next one
@@ -4506,6 +4562,7 @@ class AsyncMethods(ABC):
             batch=batch,
             kind=kind,
             handler=handler,
+            priority=priority,
             depends_on=depends_on,
             since=since,
             until=until,
@@ -4514,10 +4571,18 @@ class AsyncMethods(ABC):
             error=error,
             failure=failure,
             where=as_list(where),
+            tag=tag,
             text=text,
             states=as_list(states),
         )
         return await self.perform(COUNT_TASKS, request)
+
+    async def task_stats(
+        self,
+    ) -> TaskStats:
+        """Count tasks by the states of BrowserOS."""
+        request = ShowTaskStats()
+        return await self.perform(TASK_STATS, request)
 
     async def show(self, task_id: str) -> TaskStatus:
         """Show a task with its attempts.
@@ -4603,6 +4668,7 @@ class AsyncMethods(ABC):
         batch: str | None = None,
         kind: Literal["action", "handler", "instruction"] | None = None,
         handler: str | None = None,
+        priority: str | None = None,
         depends_on: str | None = None,
         since: str | None = None,
         until: str | None = None,
@@ -4611,6 +4677,7 @@ class AsyncMethods(ABC):
         error: str | None = None,
         failure: str | None = None,
         where: Sequence[str] | None = None,
+        tag: str | None = None,
         text: str | None = None,
         states: str | Sequence[str] | None = None,
         dry_run: bool = False,
@@ -4626,6 +4693,7 @@ class AsyncMethods(ABC):
             batch: Only tasks of this batch
             kind: Only tasks of this kind
             handler: Only tasks of this handler
+            priority: Only tasks of this priority: a number, critical, high, normal or low
             depends_on: Only tasks that depend on the task with this id
             since: Only tasks created at this time or later: 1h or 2d ago, 10:00, a date or RFC
                 3339; UTC unless it has a zone
@@ -4638,6 +4706,7 @@ class AsyncMethods(ABC):
             error: Only tasks with this text in their error
             failure: Only failed or parked tasks with this fingerprint from GET /failures
             where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
+            tag: Only tasks with this tag: an item of metadata.tags
             text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
                 instruction, params or metadata; a page covers 20,000 tasks and may be empty
                 although there is a next one
@@ -4653,6 +4722,7 @@ class AsyncMethods(ABC):
             batch=batch,
             kind=kind,
             handler=handler,
+            priority=priority,
             depends_on=depends_on,
             since=since,
             until=until,
@@ -4661,6 +4731,7 @@ class AsyncMethods(ABC):
             error=error,
             failure=failure,
             where=as_list(where),
+            tag=tag,
             text=text,
             states=states,
             dry_run=dry_run,
@@ -4678,6 +4749,7 @@ class AsyncMethods(ABC):
         batch: str | None = None,
         kind: Literal["action", "handler", "instruction"] | None = None,
         handler: str | None = None,
+        priority: str | None = None,
         depends_on: str | None = None,
         since: str | None = None,
         until: str | None = None,
@@ -4686,6 +4758,7 @@ class AsyncMethods(ABC):
         error: str | None = None,
         failure: str | None = None,
         where: Sequence[str] | None = None,
+        tag: str | None = None,
         text: str | None = None,
         states: str | Sequence[str] | None = None,
         dry_run: bool = False,
@@ -4701,6 +4774,7 @@ class AsyncMethods(ABC):
             batch: Only tasks of this batch
             kind: Only tasks of this kind
             handler: Only tasks of this handler
+            priority: Only tasks of this priority: a number, critical, high, normal or low
             depends_on: Only tasks that depend on the task with this id
             since: Only tasks created at this time or later: 1h or 2d ago, 10:00, a date or RFC
                 3339; UTC unless it has a zone
@@ -4713,6 +4787,7 @@ class AsyncMethods(ABC):
             error: Only tasks with this text in their error
             failure: Only failed or parked tasks with this fingerprint from GET /failures
             where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
+            tag: Only tasks with this tag: an item of metadata.tags
             text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
                 instruction, params or metadata; a page covers 20,000 tasks and may be empty
                 although there is a next one
@@ -4728,6 +4803,7 @@ class AsyncMethods(ABC):
             batch=batch,
             kind=kind,
             handler=handler,
+            priority=priority,
             depends_on=depends_on,
             since=since,
             until=until,
@@ -4736,6 +4812,7 @@ class AsyncMethods(ABC):
             error=error,
             failure=failure,
             where=as_list(where),
+            tag=tag,
             text=text,
             states=states,
             dry_run=dry_run,
@@ -4753,6 +4830,7 @@ class AsyncMethods(ABC):
         batch: str | None = None,
         kind: Literal["action", "handler", "instruction"] | None = None,
         handler: str | None = None,
+        priority: str | None = None,
         depends_on: str | None = None,
         since: str | None = None,
         until: str | None = None,
@@ -4761,6 +4839,7 @@ class AsyncMethods(ABC):
         error: str | None = None,
         failure: str | None = None,
         where: Sequence[str] | None = None,
+        tag: str | None = None,
         text: str | None = None,
         states: str | Sequence[str] | None = None,
         dry_run: bool = False,
@@ -4776,6 +4855,7 @@ class AsyncMethods(ABC):
             batch: Only tasks of this batch
             kind: Only tasks of this kind
             handler: Only tasks of this handler
+            priority: Only tasks of this priority: a number, critical, high, normal or low
             depends_on: Only tasks that depend on the task with this id
             since: Only tasks created at this time or later: 1h or 2d ago, 10:00, a date or RFC
                 3339; UTC unless it has a zone
@@ -4788,6 +4868,7 @@ class AsyncMethods(ABC):
             error: Only tasks with this text in their error
             failure: Only failed or parked tasks with this fingerprint from GET /failures
             where: Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE
+            tag: Only tasks with this tag: an item of metadata.tags
             text: Only tasks with this text in id, agent, handler, lane, session, batch, error,
                 instruction, params or metadata; a page covers 20,000 tasks and may be empty
                 although there is a next one
@@ -4803,6 +4884,7 @@ class AsyncMethods(ABC):
             batch=batch,
             kind=kind,
             handler=handler,
+            priority=priority,
             depends_on=depends_on,
             since=since,
             until=until,
@@ -4811,6 +4893,7 @@ class AsyncMethods(ABC):
             error=error,
             failure=failure,
             where=as_list(where),
+            tag=tag,
             text=text,
             states=states,
             dry_run=dry_run,

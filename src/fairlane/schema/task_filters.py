@@ -24,6 +24,10 @@ class TaskFilter(Request):
     batch: Annotated[str | None, IdOf("batch"), Meta(description="Only tasks of this batch")] = None
     kind: Annotated[Kind | None, Meta(description="Only tasks of this kind")] = None
     handler: Annotated[str | None, Meta(description="Only tasks of this handler")] = None
+    priority: Annotated[
+        str | None,
+        Meta(description="Only tasks of this priority: a number, critical, high, normal or low"),
+    ] = None
     depends_on: Annotated[
         str | None,
         IdOf("task"),
@@ -51,6 +55,9 @@ class TaskFilter(Request):
     where: Annotated[
         Annotated[list[Text], Meta(max_length=CONDITIONS_MAX)] | None,
         Meta(description="Only tasks with these values: metadata.NAME=VALUE or params.NAME=VALUE"),
+    ] = None
+    tag: Annotated[
+        Text | None, Meta(description="Only tasks with this tag: an item of metadata.tags")
     ] = None
     text: Annotated[
         Text | None,

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 WAIT_MS_MAX: Final = 60_000
 PARALLELISM_MAX: Final = 10
 CHANGED_MAX: Final = 10_000
+OFFSET_MAX: Final = 10_000
 _OLD: Final = {"deprecated": True}
 
 TaskId = Annotated[str, IdOf("task"), Meta(description="Id of the task")]
@@ -104,6 +105,14 @@ class ListTasks(TaskFilter):
     brief: Annotated[bool, Meta(description="Leave out results and other long fields")] = False
     limit: PageLimit = 100
     cursor: Cursor | None = None
+    offset: Annotated[
+        int,
+        Meta(ge=0, le=OFFSET_MAX, description="Leave out the first ones; cursor is faster"),
+    ] = 0
+
+
+class ShowTaskStats(Request):
+    """No parameters."""
 
 
 class CountTasks(TaskFilter):
@@ -180,6 +189,19 @@ class BatchAccepted(Response):
     accepted: int
     rejected: int
     warnings: Warnings = None
+
+
+class TaskStats(Response):
+    """Numbers of tasks by the states of BrowserOS; `waiting_dependency` is absent without one."""
+
+    total: int
+    pending: Annotated[int, Meta(description="Tasks in state queued")]
+    queued: Annotated[int, Meta(description="Tasks in state assigned")]
+    running: int
+    completed: Annotated[int, Meta(description="Tasks in state done")]
+    failed: Annotated[int, Meta(description="Tasks in state failed, parked or rejected")]
+    cancelled: int
+    waiting_dependency: int | None = field(default=None, name="waiting_dependency")
 
 
 class TaskPage(Response):
@@ -392,6 +414,15 @@ COUNT_TASKS: Final = Operation(
     TaskCount,
     Scope.READ,
     "Count tasks, in total and by state",
+)
+TASK_STATS: Final = Operation(
+    "task_stats",
+    GET,
+    "/tasks/stats",
+    ShowTaskStats,
+    TaskStats,
+    Scope.READ,
+    "Count tasks by the states of BrowserOS",
 )
 SHOW: Final = Operation(
     "show",

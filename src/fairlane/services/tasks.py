@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from fairlane.compat import browseros
 from fairlane.core import lifecycle
 from fairlane.core.access import Caller
 from fairlane.core.errors import FairlaneError, IdempotencyConflict, InvalidRequest
@@ -198,6 +199,11 @@ async def _page(
 ) -> tuple[Page[TaskView], int | None]:
     """Return a page of tasks, and the cursor of the next one."""
     views, cursor = node.views, number(request.cursor)
+    if request.offset and cursor is None:
+        first, _ = await searching.ids(node, search, limit=request.offset, cursor=None)
+        if len(first) < request.offset:
+            return Page([], more=False), None
+        cursor = first[-1][0]
     if search.failure is None:
         wanted, rest = await searching.next_range(node, search, cursor)
         read = views.search.page
@@ -208,6 +214,14 @@ async def _page(
         seqs = [seq for seq, _ in found]
         page = await views.read(views.search.page_of, seqs, brief=request.brief)
     return page, page[-1].task.seq if page.more else rest
+
+
+@implements(schema.TASK_STATS)
+async def task_stats(node: Node, caller: Caller, _: schema.ShowTaskStats) -> schema.TaskStats:
+    counts, _complete = await searching.count(node, _search(node, caller, schema.CountTasks()))
+    stats = browseros.task_stats(counts)
+    waiting = stats.pop("waiting_dependency") or None
+    return schema.TaskStats(**stats, waiting_dependency=waiting)
 
 
 @implements(schema.COUNT_TASKS)

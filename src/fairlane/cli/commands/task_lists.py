@@ -41,13 +41,23 @@ if TYPE_CHECKING:
 _WHICH: Final = {
     **{name: name for name in ("agent", "lane", "session", "batch", "kind", "handler")},
     **{name: name for name in ("depends_on", "since", "until", "error", "failure", "where")},
-    **{name: name for name in ("finished_since", "finished_until", "text")},
+    **{name: name for name in ("finished_since", "finished_until", "text", "tag", "priority")},
     "state": "states",
 }
-_LISTED: Final = {**_WHICH, "sort": "sort", "brief": "brief"}
+_LISTED: Final = {**_WHICH, "sort": "sort", "brief": "brief", "offset": "offset"}
 # Filters without an index: a page of them may be short although more tasks match.
 _SEARCHES: Final = frozenset(
-    {"since", "until", "finished_since", "finished_until", "error", "failure", "where", "text"}
+    {
+        "since",
+        "until",
+        "finished_since",
+        "finished_until",
+        "error",
+        "failure",
+        "where",
+        "text",
+        "tag",
+    }
 )
 _AT_A_TIME: Final = 2000  # tasks that one request changes
 _AT_A_TIME_NAMED: Final = 100  # a response names as many
@@ -83,6 +93,9 @@ def _list_options(parser: Parser) -> None:
         action="store_true",
         default=None,
         help="leave out results and other long fields",
+    )
+    parser.add_argument(
+        "--offset", metavar="N", type=int, help="leave out the first ones; --cursor is faster"
     )
     parser.add_argument(
         "--count", action="store_true", help="only print how many tasks match, by state"

@@ -32,6 +32,7 @@ JOIN request ON request.seq = task.seq LEFT JOIN result ON result.seq = task.seq
 --? kind: AND task.kind = :kind
 --? capability: AND task.route = :capability
 --? states: AND task.state IN (:states...)
+--? priority: AND task.priority = :priority
 --? parent: AND task.seq IN (SELECT child FROM dependency WHERE parent = :parent)
 --? since: AND task.created_at >= :since
 --? until: AND task.created_at < :until
@@ -50,6 +51,7 @@ JOIN request ON request.seq = task.seq LEFT JOIN result ON result.seq = task.seq
 --? kind: AND task.kind = :kind
 --? capability: AND task.route = :capability
 --? states: AND task.state IN (:states...)
+--? priority: AND task.priority = :priority
 --? parent: AND task.seq IN (SELECT child FROM dependency WHERE parent = :parent)
 --? since: AND task.created_at >= :since
 --? until: AND task.created_at < :until

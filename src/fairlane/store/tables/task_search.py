@@ -43,6 +43,7 @@ class Filter(msgspec.Struct, frozen=True):
     batch: str | None = None
     kind: str | None = None
     capability: str | None = None
+    priority: int | None = None
     before: int | None = None
     after: int | None = None
     parent: str | None = None
