@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -333,7 +334,7 @@ async def test_reset_counts_a_generation_and_tells_those_that_waited(work: Work)
 @on_sqlite
 @pytest.mark.parametrize("verb", ["stop", "stopall", "reset"])
 async def test_only_keys_that_a_task_could_name_can_be_stopped(work: Work, verb: str) -> None:
-    answer = await work.api.post(f"/sessions/a%20b/{verb}")
+    answer = await work.api.post(f"/sessions/a%25b/{verb}")
     assert (answer.status, answer.code) == (400, "invalid_request")
     assert "path parameter 'key'" in answer.error
 
@@ -427,3 +428,43 @@ async def test_what_failed_does_not_hold_up_the_session(work: Work) -> None:
         return (await talk.api.show(broken))["state"] in {"failed", "parked"} or None
 
     await eventually(over)
+
+
+# --- keys ---------------------------------------------------------------------------------------
+
+KEYS = ("+49 170/123", "!room:example.org", "a/b", "/x/", "two words", "a+b!c")
+
+
+@pytest.mark.parametrize("key", KEYS)
+async def test_a_key_with_slashes_signs_and_spaces_works_on_every_route(
+    work: Work, key: str
+) -> None:
+    path = f"/sessions/{quote(key, safe='')}"
+    sent = await work.api.post(
+        f"{path}/messages", {"message": "hello", "handler": "nobody", "agentId": work.agent}
+    )
+    assert sent.status == 202, sent.json
+    task = sent.json["taskId"]
+    assert (await work.api.get(f"/tasks/{task}")).json["sessionKey"] == key
+    assert (await work.api.get(path)).json["sessionKey"] == key
+    found = (await work.api.get(f"/tasks?sessionKey={quote(key, safe='')}&state=queued")).json
+    assert task in [one["taskId"] for one in found["tasks"]]
+    assert (await work.api.ask("PATCH", path, {"cap": 5})).json["settings"]["cap"] == 5
+    stopped = await work.api.post(f"{path}/stopall", {})
+    assert stopped.status == 200
+    named = await work.api.post("/tasks", {"handler": "nobody", "sessionKey": key})
+    assert named.status == 202
+    assert (await work.api.post(f"{path}/stopall", {})).status == 200
+
+
+@pytest.mark.parametrize("key", [" a", "a ", "a%", "a\\b", "ä", "x" * 129])
+async def test_other_keys_are_refused(work: Work, key: str) -> None:
+    body = {"message": "hello", "handler": "nobody"}
+    sent = await work.api.post(f"/sessions/{quote(key, safe='')}/messages", body)
+    assert (sent.status, sent.json["code"]) == (400, "invalid_request")
+    assert "key" in sent.json["error"]
+
+
+async def test_an_encoded_slash_does_not_split_a_path(work: Work) -> None:
+    for path in ("/tasks%2Fcount", "/sessions%2fa", "/ui%2Fapp.css", "/tasks/%ED%B0%AF"):
+        assert (await work.api.get(path)).status == 404

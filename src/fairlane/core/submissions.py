@@ -32,6 +32,7 @@ from fairlane.core.types import (
     Moment,
     Parent,
     ResourceName,
+    SessionKey,
     TabId,
     UnitName,
     Url,
@@ -136,7 +137,7 @@ class TaskRequest(TaskWork, gc=False):
         ),
     ] = None
     lane: Annotated[Word | None, Meta(description="Lane that the task runs in")] = None
-    session: Annotated[Identifier | None, Meta(description="Session whose tasks run in order")] = (
+    session: Annotated[SessionKey | None, Meta(description="Session whose tasks run in order")] = (
         None
     )
     priority: Annotated[

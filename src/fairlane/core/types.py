@@ -27,9 +27,14 @@ _LONGER: Final = {
 _END: Final = r"$(?!\n)"
 
 IDENTIFIER: Final = r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}"
+# May be the address of a chat: a phone number, a room, a path, a name with spaces.
+SESSION_KEY: Final = r"[A-Za-z0-9_+!/]([A-Za-z0-9_.:@+!/ -]{0,126}[A-Za-z0-9_.:@+!/-])?"
 WORD: Final = r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,63}"
 
 Identifier = Annotated[str, Meta(pattern=rf"^{IDENTIFIER}{_END}")]
+SessionKey = Annotated[
+    str, Meta(pattern=rf"^{SESSION_KEY}{_END}", description="Key of the session")
+]
 Word = Annotated[str, Meta(pattern=rf"^{WORD}{_END}")]
 # For fields whose empty text has always meant absent.
 IdentifierOrEmpty = Annotated[str, Meta(pattern=rf"^({IDENTIFIER})?{_END}")]

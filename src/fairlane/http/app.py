@@ -16,6 +16,7 @@ from fairlane.http.auth import Gate
 from fairlane.http.dashboard import Dashboard, wants_page
 from fairlane.http.holding import STREAMS_DEFAULT, WAITS_DEFAULT, Held
 from fairlane.http.messages import (
+    ENCODED_SLASH,
     JSON,
     Answer,
     HttpRequest,
@@ -145,7 +146,7 @@ class HttpApp:
 
     def _find(self, request: HttpRequest) -> dict[str, Route]:
         """Return the routes of a path by method; empty if the path is unknown."""
-        path = request.full_path
+        path = request.route_path
         # a path with a brace would match a pattern
         exact = None if "{" in path else self.routes.get(path)
         # `/tasks/batch` takes POST only; a GET there reads the task with the id `batch`.
@@ -154,7 +155,10 @@ class HttpApp:
         for pattern, methods in self._patterns.get(_family(path), ()):
             found = pattern.fullmatch(path)
             if found:
-                request.path = found.groupdict()
+                request.path = {
+                    name: value.replace(ENCODED_SLASH, "/")
+                    for name, value in found.groupdict().items()
+                }
                 return methods
         return {}
 

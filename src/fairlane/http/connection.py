@@ -22,6 +22,7 @@ import httptools
 from fairlane.http import limits
 from fairlane.http.exchange import Exchange
 from fairlane.http.limits import HEADERS_BYTES_MAX, HEADERS_MAX, URL_BYTES_MAX
+from fairlane.http.messages import ENCODED_SLASH
 from fairlane.schema import wire
 
 if TYPE_CHECKING:
@@ -448,4 +449,6 @@ def _split(url: bytes) -> tuple[str, bytes]:
     """Return the path, percent-decoded, and the query of an address that begins with a slash."""
     path, _, query = url.partition(b"#")[0].partition(b"?")
     text = path.decode("ascii")
-    return (unquote(text) if "%" in text else text), query
+    if "%" not in text:
+        return text, query
+    return unquote(text.replace("%2F", ENCODED_SLASH).replace("%2f", ENCODED_SLASH)), query

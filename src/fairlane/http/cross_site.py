@@ -81,7 +81,7 @@ class Doorkeeper:
             if problem is not None:
                 return problem
         if request.method not in _SAFE and not _is_form_of_ours(request, headers):
-            if request.full_path == STREAM_PATH and is_ndjson(headers):
+            if request.route_path == STREAM_PATH and is_ndjson(headers):
                 return _compressed(headers)
             return _not_json(headers)
         return None
@@ -159,7 +159,7 @@ def _is_visit(request: HttpRequest, headers: Headers) -> bool:
     """Return whether a user follows a link to a page; the linking page cannot read it."""
     return (
         request.method in _SAFE
-        and (request.full_path == "/" or request.full_path.startswith(("/ui/", _LINKS)))
+        and (request.route_path == "/" or request.route_path.startswith(("/ui/", _LINKS)))
         and headers.get(b"sec-fetch-mode") == b"navigate"
         and headers.get(b"sec-fetch-dest") == b"document"
     )
@@ -179,7 +179,7 @@ def _compressed(headers: Headers) -> FairlaneError | None:
 
 def _is_form_of_ours(request: HttpRequest, headers: Headers) -> bool:
     """Return whether it is the form of a page behind a one-time link, which is its credential."""
-    if not request.full_path.startswith(_LINKS) or b"content-encoding" in headers:
+    if not request.route_path.startswith(_LINKS) or b"content-encoding" in headers:
         return False
     return headers.get(b"content-type", b"").lower().partition(b";")[0].strip() == _FORMS[0]
 

@@ -65,9 +65,13 @@ JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
 NDJSON: Final = "application/x-ndjson"
 
+# A slash inside one part of a path, while routes are looked up. Decoding a path never yields it.
+ENCODED_SLASH: Final = "\udc2f"
+
 
 class HttpRequest:
-    """A request as routes see it. `path` holds the variable parts of the path.
+    """A request as routes see it. `path` holds the variable parts of the path, decoded; `full_path`
+    is for readers, `route_path` for the lookup of its route.
 
     `caller` made the request; a route shows and changes only what this caller may see. `named` is
     the caller of a request from this process, which needs no token. `address` is the client's
@@ -93,9 +97,12 @@ class HttpRequest:
         *,
         named: Caller | None = None,
     ) -> None:
-        """`full_path` is percent-decoded; header names are in lower case."""
+        """`full_path` is percent-decoded, but for slashes: those are `ENCODED_SLASH`. Header names
+        are in lower case.
+        """
         self.method = method
-        self.full_path = full_path
+        self.route_path = full_path
+        self.full_path = full_path.replace(ENCODED_SLASH, "/")
         self.query_string = query_string
         self.headers = {} if headers is None else headers
         self.raw = raw

@@ -9,9 +9,9 @@ from msgspec import Meta
 from fairlane.core.access import Scope
 from fairlane.core.inbox import CURSOR_CHARACTERS_MAX, InboxPage
 from fairlane.core.json_types import JsonObject
+from fairlane.core.types import SessionKey
 from fairlane.schema.leases import WAIT_MS_MAX, InboxEntry, NamedLease, RunInbox
 from fairlane.schema.operation import DELETE, GET, POST, Operation, Request, Response
-from fairlane.schema.sessions import SessionKey
 from fairlane.schema.task_status import TaskState
 
 After = Annotated[

@@ -16,10 +16,10 @@ from fairlane.core.policy import SessionPolicy
 from fairlane.core.sessions import MessageSettings, Session, SessionSettings
 from fairlane.core.submissions import Needs, Priority, TimeoutMs
 from fairlane.core.types import (
-    Identifier,
     IdentifierOrEmpty,
     Moment,
     PageLimit,
+    SessionKey,
     Url,
     Word,
     WordOrEmpty,
@@ -40,7 +40,6 @@ from fairlane.schema.task_status import TaskState
 from fairlane.schema.tasks import Once, TaskAccepted
 from fairlane.schema.wire import moment
 
-SessionKey = Annotated[Identifier, Meta(description="Key of the session")]
 TokenCount = Annotated[int, Meta(ge=0, le=2**53)]
 WindowSize = Annotated[int, Meta(ge=1, le=2**53)]
 
