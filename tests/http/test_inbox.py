@@ -87,6 +87,9 @@ async def test_messages_are_read_and_acknowledged_by_cursor(work: Work) -> None:
     assert following.task == second["taskId"], "it was read and not acknowledged"
     await following.report("complete")
     assert (await talk.api.get(f"/leases/{run.id}/inbox")).code == "lease_lost"
+    (drawn,) = (await talk.api.get(f"/tasks/{run.task}/timeline")).json["timelines"]
+    marks = [(one["kind"], one["name"]) for one in drawn["marks"]]
+    assert marks == [("message", work.agent)], "the one that it took"
 
 
 @on_sqlite

@@ -72,15 +72,22 @@ class Timeline(msgspec.Struct, frozen=True):
     omitted: int = 0
 
 
-def timeline(task: Task, log: Iterable[Event], wait: Suspension | None = None) -> Timeline:
+def timeline(
+    task: Task,
+    log: Iterable[Event],
+    wait: Suspension | None = None,
+    taken: Iterable[tuple[int, str]] = (),
+) -> Timeline:
     """Return the timeline of a task from its events, oldest first. `wait` is what it waits for now,
-    if it is suspended. Of very many spans and marks, the newest are returned.
+    if it is suspended; `taken` are times and senders of the messages that its runs have taken. Of
+    very many spans and marks, the newest are returned.
     """
     drawing = _Drawing(task)
     for event in log:
         drawing.take(event)
     drawing.explain(wait)
-    spans, marks = drawing.spans, drawing.marks
+    messages = [TimelineMark("message", at, sender) for at, sender in taken]
+    spans, marks = drawing.spans, sorted([*drawing.marks, *messages], key=lambda mark: mark.at)
     omitted = max(0, len(spans) - SPANS_MAX) + max(0, len(marks) - MARKS_MAX)
     return Timeline(spans[-SPANS_MAX:], marks[-MARKS_MAX:], omitted)
 
@@ -210,7 +217,7 @@ def _waits_for(until: Until) -> str:
         return f"{len(until.tasks)} task{'' if len(until.tasks) == 1 else 's'}"
     if until.signal is not None:
         return f"signal {until.signal}"
-    return "a time"
+    return "a message" if until.message else "a time"
 
 
 def children(values: Sequence[str]) -> list[str]:

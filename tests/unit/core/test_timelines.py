@@ -14,13 +14,18 @@ from tests.unit.core import rows
 CHILD = "tsk_" + "a" * 28
 
 
-def drawn(task: Any, *log: tuple[int, str] | tuple[int, str, str | None], wait: Any = None) -> Any:
+def drawn(
+    task: Any,
+    *log: tuple[int, str] | tuple[int, str, str | None],
+    wait: Any = None,
+    taken: Any = (),
+) -> Any:
     """The timeline of events given as time, type and detail; an attempt for each start."""
     found, attempt = [], 0
     for number, (at, kind, *detail) in enumerate(log):
         attempt += kind == events.STARTED
         found.append(Event(number, 1, at, kind, attempt, *detail))
-    return timelines.timeline(task, found, wait)
+    return timelines.timeline(task, found, wait, taken)
 
 
 def spans(found: Timeline) -> list[tuple[object, ...]]:
@@ -115,6 +120,16 @@ def test_a_suspension_ends_with_the_step_that_records_its_cause() -> None:
     ]
 
 
+def test_messages_that_a_run_has_taken_are_marks_in_their_place() -> None:
+    log = ((0, events.CREATED), (1, events.STARTED), (5, events.SIGNAL, "go"))
+    found = drawn(rows.queued(), *log, taken=[(3, "ann"), (9, "bob")])
+    assert [(one.kind, one.at, one.name) for one in found.marks] == [
+        ("message", 3, "ann"),
+        ("signal", 5, "go"),
+        ("message", 9, "bob"),
+    ]
+
+
 def test_what_a_suspended_run_waits_for_is_named() -> None:
     log = ((0, events.CREATED), (1, events.STARTED), (2, events.SUSPENDED))
     said = {
@@ -122,6 +137,7 @@ def test_what_a_suspended_run_waits_for_is_named() -> None:
         "1 task": Until(tasks=["a"]),
         "signal go": Until(signal="go"),
         "a time": Until(delay_ms=5),
+        "a message": Until(message=True),
     }
     task = rows.queued(gate=SUSPEND_GATE)
     for words, until in said.items():

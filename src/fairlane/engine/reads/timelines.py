@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from fairlane.core import timelines
+from fairlane.core import inbox, timelines
 from fairlane.core.model import SUSPEND_GATE, Task
 from fairlane.core.timelines import Timeline
 from fairlane.store.base import Connection
@@ -80,11 +80,22 @@ def _timelines(
         TaskTimeline(
             roles.get(view.task.id, MEMBER),
             view,
-            timelines.timeline(view.task, logs.get(seq, ()), waits.get(seq)),
+            timelines.timeline(
+                view.task, logs.get(seq, ()), waits.get(seq), _taken(connection, view)
+            ),
         )
         for seq in seqs
         if (view := views.get(seq)) is not None
     ]
+
+
+def _taken(connection: Connection, view: TaskView) -> list[tuple[int, str]]:
+    """Return when the runs of a task have taken messages, and who had sent them."""
+    if '"inbox"' not in view.body:
+        return []
+    newest = inbox.taken_by(view.body)[-timelines.MARKS_MAX :]
+    ended = {one.id: one for one in task_table.by_id(connection, {one.task for one in newest})}
+    return [(ended[one.task].completed_at or 0, one.sender) for one in newest if one.task in ended]
 
 
 def _suspended(tasks: Iterable[Task]) -> list[int]:
