@@ -71,4 +71,8 @@ if __name__ == "__main__":
         mortal(one)
     worker = durable_agent.worker
     worker.lease_seconds, worker.renew_seconds = 1.0, 0.2
-    worker.serve(lambda: print(f"{worker.name} takes tasks", file=sys.stderr, flush=True))  # noqa: T201 - the test reads it
+    worker.serve(
+        lambda: print(  # noqa: T201 - the test waits for it
+            f"{worker.name} takes tasks", file=sys.stderr, flush=True
+        )
+    )
