@@ -239,7 +239,7 @@ async def test_only_these_routes_need_no_token() -> None:
 
 async def test_every_other_route_says_who_may_ask() -> None:
     known = {path for (_, path), route in ROUTES.items() if route.scope is None and not route.open}
-    assert known == {"/whoami", "/openapi.json"}
+    assert known == {"/whoami", "/openapi.json", "/docs"}
     assert all(isinstance(route, Route) for route in ROUTES.values())
 
 

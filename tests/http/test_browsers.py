@@ -32,6 +32,7 @@ KINDS = [
     ("GET", "/nothing"),
     ("PUT", "/tasks"),
     ("GET", "/openapi.json"),
+    ("GET", "/docs"),
     ("GET", "/metrics"),
     ("GET", "/health/live"),
     ("POST", "/tasks"),
@@ -153,3 +154,17 @@ async def test_openapi_is_served(stage: Stage) -> None:
     assert answer.headers["Content-Type"] == "application/json"
     assert answer.json["openapi"].startswith("3.1")
     assert answer.json["paths"]["/tasks"]["post"]["requestBody"]["required"] is True
+
+
+@on_sqlite
+async def test_the_operations_are_a_page_to_read(stage: Stage) -> None:
+    answer = await stage.api.get("/docs")
+    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    page = answer.raw.decode()
+    described = (await stage.api.get("/openapi.json")).json["paths"]
+    for path, methods in described.items():
+        if path.startswith(("/ui/", "/approve/", "/docs")):
+            continue
+        assert all(f"<code>{method.upper()} {path}</code>" in page for method in methods)
+    assert "<code>dependsOn</code> (body)" in page
+    assert "<script" not in page

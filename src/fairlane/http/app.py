@@ -33,6 +33,7 @@ from fairlane.http.routes.audit import note_denied
 from fairlane.http.routes.events import Events
 from fairlane.http.routes.metrics import MetricsRoute
 from fairlane.http.routes.presence import PresenceRoute
+from fairlane.http.routes.reference import ReferencePage
 from fairlane.http.routes.task_streams import TaskStreams
 from fairlane.http.routes.usage import UsageRoute
 from fairlane.schema import json_limits, wire
@@ -81,6 +82,7 @@ class HttpApp:
             **ApprovePage(node).routes(),
             **UsageRoute(node).routes(),
             **PresenceRoute(node).routes(),
+            **ReferencePage(lambda: openapi.document(self.routes)).routes(),
         }
         for path, methods in by_hand.items():
             self.routes.setdefault(path, {}).update(methods)

@@ -23,6 +23,7 @@ _OBJECT: Final[Schema] = {"type": "object", "additionalProperties": True}
 # The content type of each route that is not an operation; JSON if it is not listed.
 CONTENT: Final[Mapping[str, tuple[str, ...]]] = {
     "GET /": (JSON, "text/html"),
+    "GET /docs": ("text/html",),
     "GET /approve/{link}": ("text/html",),
     "POST /approve/{link}": ("text/html",),
     "GET /events/pulse": (EVENTS,),
