@@ -81,6 +81,7 @@ async def test_a_filter_that_is_wrong_is_refused_by_name(work: Work) -> None:
         ({"where": "customer=42"}, "use metadata.NAME=VALUE"),
         ({"sort": "age"}, "newest"),
         ({"priority": "urgent"}, "field 'priority' must be a whole number or one of critical"),
+        ({"priority": "9" * 30}, "field 'priority' must be a whole number"),
         ({"offset": "-1"}, "offset"),
         ({"sort": "oldest", "failure": "err_1"}, "field 'sort'"),
     ):

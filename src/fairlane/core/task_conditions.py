@@ -43,11 +43,16 @@ def parse(text: str) -> Condition:
     return Condition(keys, "$" + "".join(f'."{key}"' for key in keys), value.strip())
 
 
-def stored(texts: Sequence[str]) -> str | None:
-    """Return conditions as the JSON text that statements read; None for no condition."""
+def stored(texts: Sequence[str], tag: str | None = None) -> str | None:
+    """Return conditions, with that on a tag, as the JSON text that statements read; None for no
+    condition.
+    """
     if len(texts) > CONDITIONS_MAX:
         raise InvalidRequest(f"field 'where' has more than {CONDITIONS_MAX} conditions")
-    return msgspec.json.encode([parse(text) for text in texts]).decode() if texts else None
+    found = [parse(text) for text in texts]
+    if tag is not None:
+        found.append(Condition(("metadata", "tags"), '$."metadata"."tags"', tag.strip()))
+    return msgspec.json.encode(found).decode() if found else None
 
 
 def like(text: str | None) -> str | None:

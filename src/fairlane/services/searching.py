@@ -17,7 +17,7 @@ from fairlane.core import lifecycle, task_conditions, time_points
 from fairlane.core.access import Caller
 from fairlane.core.errors import InvalidRequest
 from fairlane.core.fingerprints import Failure
-from fairlane.core.model import HANDLER, PRIORITY_NAMES, capability_of
+from fairlane.core.model import HANDLER, PRIORITY_MAX, PRIORITY_NAMES, capability_of
 from fairlane.core.policy import nearest
 from fairlane.engine.node import Node
 from fairlane.engine.reads.views import Filter
@@ -67,23 +67,20 @@ def filter_of(
         finished_until=time_point(node, request.finished_until, "finishedUntil"),
         error=task_conditions.like(request.error),
         text=task_conditions.like(request.text),
-        where=task_conditions.stored(_conditions(request)),
+        where=task_conditions.stored(request.where or (), request.tag),
         priority=None if request.priority is None else _priority(request.priority),
     )
 
 
-def _conditions(request: TaskFilter) -> list[str]:
-    """Return the conditions on values, with that on a tag."""
-    tag = [] if request.tag is None else [f"metadata.tags={request.tag}"]
-    return [*(request.where or ()), *tag]
-
-
 def _priority(text: str) -> int:
     try:
-        return PRIORITY_NAMES[text] if text in PRIORITY_NAMES else int(text)
+        number = PRIORITY_NAMES[text] if text in PRIORITY_NAMES else int(text)
     except ValueError:
+        number = None
+    if number is None or abs(number) > PRIORITY_MAX:
         names = ", ".join(PRIORITY_NAMES)
-        raise InvalidRequest(f"field 'priority' must be a whole number or one of {names}") from None
+        raise InvalidRequest(f"field 'priority' must be a whole number or one of {names}")
+    return number
 
 
 def visible_agent(caller: Caller, agent: str | None) -> str | None:

@@ -40,3 +40,11 @@ def test_a_pattern_takes_its_text_literally() -> None:
     assert task_conditions.like(" 50%_! ") == "%50!%!_!!%"
     assert task_conditions.like("  ") is None
     assert task_conditions.like(None) is None
+
+
+def test_a_tag_is_a_condition_on_a_list_in_metadata_whatever_it_contains() -> None:
+    assert task_conditions.stored([]) is None
+    stored = task_conditions.stored([], "a=b.c ")
+    assert stored is not None
+    (found,) = msgspec.json.decode(stored)
+    assert found == {"keys": ["metadata", "tags"], "path": '$."metadata"."tags"', "value": "a=b.c"}
