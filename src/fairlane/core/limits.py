@@ -70,8 +70,9 @@ class LimitState(msgspec.Struct, array_like=True):
     `entries` are the settled amounts of a rate with the moments at which they leave the window.
     `level` is a bucket's content times its period, at `level_at`. `window_at` is the start of a
     budget's window; `raised` and `warned` belong to it. `others` is the amount kept free for
-    programs outside Fairlane, as of `others_at`. `refunded` sums up by how much less than reserved
-    was used, modulo `_COUNTER`.
+    programs outside Fairlane, as of `others_at`; `lately` are the smaller amounts seen since then
+    with their moments, in falling order. `refunded` sums up by how much less than reserved was
+    used, modulo `_COUNTER`.
     """
 
     used: int = 0
@@ -85,6 +86,7 @@ class LimitState(msgspec.Struct, array_like=True):
     others: int = 0
     others_at: int = 0
     refunded: int = 0
+    lately: list[tuple[int, int]] = msgspec.field(default_factory=list)
 
 
 # -------------------------------------------------------------------- time
@@ -107,6 +109,7 @@ def advance(limit: Limit, state: LimitState, now: int) -> int:
         if state.window_at is None or start > state.window_at:
             # Reserved amounts stay: a run that crosses the reset is charged to the new window.
             state.used = state.raised = state.others = 0
+            state.lately = []
             state.warned = False
             state.window_at = start
     return committed(limit, state) - before
@@ -117,6 +120,7 @@ def shift(state: LimitState, by: int) -> None:
     state.entries = [(at + by, amount) for at, amount in state.entries]
     state.level_at += by
     state.others_at += by
+    state.lately = [(at + by, amount) for at, amount in state.lately]
 
 
 def window_start(limit: Limit, now: int) -> int:
@@ -179,16 +183,24 @@ def ceiling(limit: Limit, state: LimitState) -> int:
 
 
 def outside_use(limit: Limit, state: LimitState, now: int) -> int:
-    """Return the amount that is kept free for programs outside Fairlane."""
+    """Return the amount that is kept free for programs outside Fairlane: the largest that was seen
+    within a window. Each amount counts in full for one window, then declines over another.
+    """
     if not state.others or limit.kind == BUDGET:
         return state.others
-    steps = max(0, (now - _kept_until(limit, state)) * _STEPS // limit.period_ms)
-    return -(-state.others * max(0, _STEPS - steps) // _STEPS)
+    found = _left_of(limit, state.others_at, state.others, now)
+    for at, amount in state.lately:
+        found = max(found, _left_of(limit, at, amount, now))
+    return found
 
 
-def _kept_until(limit: Limit, state: LimitState) -> int:
-    """Return until when an observation counts in full."""
-    return state.others_at + limit.period_ms
+def _left_of(limit: Limit, seen_at: int, amount: int, now: int) -> int:
+    steps = max(0, (now - seen_at - limit.period_ms) * _STEPS // limit.period_ms)
+    return -(-amount * max(0, _STEPS - steps) // _STEPS)
+
+
+def _seen(state: LimitState) -> list[tuple[int, int]]:
+    return [(state.others_at, state.others), *state.lately] if state.others else []
 
 
 def available(limit: Limit, state: LimitState, now: int) -> int:
@@ -207,8 +219,7 @@ def blank_at(limit: Limit, state: LimitState, now: int) -> int | None:
     if limit.kind == BUDGET:
         return window_end(limit, now)
     ends = [now]
-    if state.others:
-        ends.append(_kept_until(limit, state) + limit.period_ms)
+    ends += [at + 2 * limit.period_ms for at, _ in _seen(state)]
     if limit.kind == BUCKET:
         ends.append(state.level_at - (-state.level // limit.amount))
     return max([*ends, *(at for at, _ in state.entries)])
@@ -261,11 +272,13 @@ def _used_at(limit: Limit, state: LimitState, at: int) -> int:
 
 def _step_moments(limit: Limit, state: LimitState, now: int) -> list[int]:
     """Return the moments after `now` at which less is kept free for other programs."""
-    if not state.others:
-        return []
-    since = _kept_until(limit, state)
-    steps = (since - (-step * limit.period_ms // _STEPS) for step in range(1, _STEPS + 1))
-    return [at for at in steps if at > now]
+    period = limit.period_ms
+    steps = {
+        at + period - (-step * period // _STEPS)
+        for at, _ in _seen(state)
+        for step in range(1, _STEPS + 1)
+    }
+    return sorted(at for at in steps if at > now)
 
 
 def _leaked_at(limit: Limit, state: LimitState, room: int, now: int) -> int:
@@ -340,10 +353,24 @@ def observe(
         if ours > _COUNTER // 2:  # later calls got more back than was taken before
             ours = 0
     seen = max(0, limit.amount - remaining - ours)
-    if limit.kind != BUDGET:
-        seen = min(limit.amount, seen + seen * _MARGIN // 32)
-    if seen and seen >= outside_use(limit, state, now):
-        state.others, state.others_at = seen, now
+    if limit.kind == BUDGET:
+        state.others = max(state.others, seen)
+    elif seen:
+        _keep_free(limit, state, min(limit.amount, seen + seen * _MARGIN // 32), now)
+
+
+def _keep_free(limit: Limit, state: LimitState, amount: int, now: int) -> None:
+    """Remember the amount if it may become the largest of a window. So the estimate does not fall
+    while nothing is reported, for example during a restart of the server.
+    """
+    found = _seen(state)
+    while found and found[-1][1] <= amount:
+        found.pop()
+    if not found or now - found[-1][0] >= limit.period_ms // _STEPS:
+        found.append((now, amount))
+    while len(found) > 1 and _left_of(limit, *found[0], now) <= _left_of(limit, *found[1], now):
+        found.pop(0)
+    (state.others_at, state.others), *state.lately = found
 
 
 def note(limit: Limit, state: LimitState) -> int:

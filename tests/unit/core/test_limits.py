@@ -169,13 +169,30 @@ def test_what_the_provider_misses_strangers_have_used() -> None:
     assert limits.outside_use(rate, state, 1100) == 41
     assert limits.fit_at(rate, state, 83, 100) == 1000  # what we used leaves the window
     assert limits.fit_at(rate, state, 122, 100) == 1125
-    assert limits.fit_at(rate, state, 160, 100) == 2000
-    assert limits.blank_at(rate, state, 100) == 2000
+    assert limits.fit_at(rate, state, 160, 100) == 2100
+    assert limits.blank_at(rate, state, 100) == 2100
     limits.observe(rate, state, 200, 100)
     limits.observe(limit(POOL), state, 0, 100)
     assert state.others == 43
     limits.shift(state, 500)
     assert (state.others_at, state.entries, state.level_at) == (500, [(1500, 40)], 500)
+    assert state.lately == [(600, 10)]
+
+
+def test_what_strangers_use_is_not_forgotten_while_nothing_is_reported() -> None:
+    """The server is restarted when the largest figure leaves the window."""
+    rate, state = limit(RATE, 160), LimitState()
+    limits.observe(rate, state, 120, 0)
+    limits.observe(rate, state, 128, 10)  # so soon, a smaller figure adds nothing
+    assert state.lately == []
+    for now in range(100, 1101, 100):
+        limits.observe(rate, state, 128, now)
+    assert state.lately == [(1100, 35)]
+    assert [limits.outside_use(rate, state, at) for at in (1000, 2000, 2100)] == [43, 35, 35]
+    assert limits.fit_at(rate, state, 125, 1100) == 1188  # 43 have become 35
+    assert limits.outside_use(rate, state, 3100) == 0
+    limits.observe(rate, state, 140, 1900)
+    assert (state.others_at, state.others, state.lately) == (1100, 35, [(1900, 21)])
 
 
 def test_calls_that_are_not_settled_yet_do_not_pass_for_strangers() -> None:
