@@ -50,7 +50,7 @@ class Ground:
 async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
     folder = tmp_path_factory.mktemp("refusing")
     async with (
-        TabInstance(["tab"]) as instance,
+        TabInstance(["tab", "other"]) as instance,
         ChatAgent() as agent,
         serving(
             folder,
@@ -82,7 +82,8 @@ async def test_a_browser_instance_that_refuses_closes_the_only_rate(
     assert (task["state"], task["attempts"]) == ("queued", 0)
     second = await ground.api.submit(**action({"site": {"requests": 1}}))
     await ground.waiting(second)
-    assert (await ground.api.ended(await ground.api.submit(**action({}))))[0]["state"] == "done"
+    free = await ground.api.submit(**action({}, tabId="other"))
+    assert (await ground.api.end_of(free))["state"] == "done"
     assert (await ground.api.post("/resources/site/open")).status == 200
     states = [(task["state"], task.get("error")) for task in await ground.api.ended(first, second)]
     assert states == [("done", None), ("done", None)]
