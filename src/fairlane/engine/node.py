@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from types import EllipsisType
 from typing import Any, Final
 
 import msgspec
@@ -143,6 +144,12 @@ class Node:
     async def unserved(self, capability: str, lane: str, agent: str) -> Unserved | None:
         """Return why no worker can run a task with this capability, or None."""
         return await self.worker_cache.unserved(capability, lane, agent)
+
+    def unserved_at_hand(
+        self, capability: str, lane: str, agent: str
+    ) -> Unserved | EllipsisType | None:
+        """Return the same, or `...` if it has to be read first."""
+        return self.worker_cache.at_hand(capability, lane, agent)
 
     async def why(self, task_id: str, agent: str | None = None) -> Explained:
         """Explain why a task does not run yet."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from types import EllipsisType
 from typing import Final
 
 from fairlane.clock import Clock
@@ -43,6 +44,15 @@ class WorkerCache:
         if self.has(capability):
             return None
         await self.known()
+        return self._judged(capability, lane, agent)
+
+    def at_hand(self, capability: str, lane: str, agent: str) -> Unserved | EllipsisType | None:
+        """Return the same without a read, or `...` if that is not possible."""
+        if self.has(capability):
+            return None
+        return self._judged(capability, lane, agent) if self._is_new() else ...
+
+    def _judged(self, capability: str, lane: str, agent: str) -> Unserved | None:
         asked = (capability, lane, agent)
         if asked not in self._answers:
             if len(self._answers) >= ANSWERS_MAX:

@@ -13,6 +13,7 @@ import os
 import platform
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from types import EllipsisType
 
 import msgspec
 
@@ -166,7 +167,24 @@ class WritingNode(Node):
             self._roster_read = newest  # a worker has just come
             self.worker_cache.forget()
             found = await super().unserved(capability, lane, agent)
-        # Without a server on a private store, no worker can be there.
+        return self._sure(found)
+
+    def unserved_at_hand(
+        self, capability: str, lane: str, agent: str
+    ) -> Unserved | EllipsisType | None:
+        found = super().unserved_at_hand(capability, lane, agent)
+        if found is None or found is ...:
+            return found
+        if capability in (self.runs() or ()):
+            return None
+        if found.unknown and self._roster_read != self.engine.roster.changes:
+            return ...
+        return self._sure(found)
+
+    def _sure(self, found: Unserved | None) -> Unserved | None:
+        """Return the answer unless it is a guess: without a server on a private store, no worker
+        can be there.
+        """
         knows = self._registered or self.store.shared
         return found if found is None or found.unknown or knows else None
 

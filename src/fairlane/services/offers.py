@@ -24,10 +24,15 @@ async def checked(node: Node, made: Submission) -> list[str] | None:
     """Return the warnings about a submission, None if there are none. Raise `InvalidRequest` for
     what the policy refuses.
     """
-    if made.lane is not None or not node.worker_cache.has(made.capability):
-        found = [*await _lane_warning(node, made), *await _handler_warning(node, made)]
-        return found or None
-    return None
+    if made.lane is None:
+        lane = node.policy.lane_name(None, made.kind)
+        known = node.unserved_at_hand(made.capability, lane, made.agent)
+        if known is None:
+            return None
+        if known is not ...:
+            return _refused_or_warned(node, known)
+    found = [*await _lane_warning(node, made), *await _handler_warning(node, made)]
+    return found or None
 
 
 async def parent_warnings(node: Node, made: Submission, agent: str | None) -> list[str]:
@@ -92,8 +97,10 @@ async def _lane_warning(node: Node, made: Submission) -> list[str]:
 async def _handler_warning(node: Node, made: Submission) -> list[str]:
     lane = node.policy.lane_name(made.lane, made.kind)
     found = await _unserved(node, made.capability, lane, made.agent)
-    if found is None:
-        return []
+    return [] if found is None else _refused_or_warned(node, found)
+
+
+def _refused_or_warned(node: Node, found: Unserved) -> list[str]:
     if found.unknown and node.policy.strict_handlers:
         raise InvalidRequest(f"{PREFIX}{found.text}")
     return [found.text]

@@ -70,8 +70,9 @@ _FILTERS: Final = {
 @implements(schema.SUBMIT)
 async def submit(node: Node, caller: Caller, request: schema.SubmitTask) -> TaskAccepted:
     made = submission_of(node, caller, request.task)
-    warnings = await offers.checked(node, made) or []
-    warnings += await offers.parent_warnings(node, made, caller.agent)
+    warnings = await offers.checked(node, made)
+    if made.depends_on:
+        warnings = [*(warnings or ()), *await offers.parent_warnings(node, made, caller.agent)]
     key = idempotency_key(request.idempotency_key, made.agent, request.raw)
     outcome = (await node.submit(Submit([made], key, caller=submitter(caller))))[0]
     if isinstance(outcome, FairlaneError):
