@@ -87,7 +87,7 @@ SELECT task.seq, task.id, task.state, task.route,
   ), task.queued_at),
   result.error
 FROM task LEFT JOIN result ON result.seq = task.seq
-WHERE task.state = :state AND task.state IN ('failed', 'parked') AND task.seq < :upto
+WHERE task.state = :state AND (task.state = 'failed' OR task.state = 'parked') AND task.seq < :upto
 {part task_conditions}
 ORDER BY task.seq DESC LIMIT :limit
 

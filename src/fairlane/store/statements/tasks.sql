@@ -328,7 +328,8 @@ LEFT JOIN result ON result.seq = parent.seq
 -- name: task_overdue
 SELECT {task} FROM task
 WHERE deadline_at IS NOT NULL
-  AND state IN ('waiting_dependency', 'queued', 'assigned', 'running') AND deadline_at <= :now
+  AND (state = 'queued' OR state = 'assigned' OR state = 'running' OR state = 'waiting_dependency')
+  AND deadline_at <= :now
 ORDER BY deadline_at, seq LIMIT :limit
 
 -- name: task_abandoned
@@ -339,18 +340,20 @@ ORDER BY lease_expires_at, seq LIMIT :limit
 
 -- name: task_due
 SELECT {task} FROM task
-WHERE gate IN ('delay', 'debounce', 'suspend') AND state = 'queued' AND eligible_at <= :now
+WHERE state = 'queued' AND (gate = 'delay' OR gate = 'debounce' OR gate = 'suspend')
+  AND eligible_at <= :now
 ORDER BY eligible_at, seq LIMIT :limit
 
 -- name: next_due
 SELECT
   (SELECT min(deadline_at) FROM task
-   WHERE deadline_at IS NOT NULL
-     AND state IN ('waiting_dependency', 'queued', 'assigned', 'running')),
+   WHERE deadline_at IS NOT NULL AND (state = 'queued' OR state = 'assigned' OR state = 'running'
+     OR state = 'waiting_dependency')),
   (SELECT lease_expires_at FROM task WHERE lease_expires_at IS NOT NULL
 --? by_hand: AND lane NOT IN (:by_hand...)
    ORDER BY lease_expires_at, seq LIMIT 1),
-  (SELECT min(eligible_at) FROM task WHERE gate IN ('delay', 'debounce', 'suspend') AND state = 'queued'),
+  (SELECT min(eligible_at) FROM task
+   WHERE state = 'queued' AND (gate = 'delay' OR gate = 'debounce' OR gate = 'suspend')),
   (SELECT min(expires_at) FROM approval WHERE state = 'open' AND expires_at IS NOT NULL)
 
 -- name: task_stopped
