@@ -25,6 +25,9 @@ from fairlane.store.vault import Vault
 # A lookup reads as many rows more as it would find outdated; beyond this many, they are written.
 _OUTDATED_MAX: Final = 64
 
+# The gates of a task that has its session's turn.
+_BEHIND_THE_TURN: Final = (None, BATCH_GATE, RESOURCE_GATE)
+
 Finder = Callable[..., list[Task]]  # a table function: a connection and values in, tasks out
 
 
@@ -67,6 +70,10 @@ class Lookup(Protocol):
 
     def next_in_sessions(self, keys: Iterable[str], limit: int) -> list[Task]:
         """Return the first `limit` tasks of each session that wait for the turn."""
+        ...
+
+    def ready_in_sessions(self, keys: Iterable[str]) -> list[Task]:
+        """Return the tasks of sessions that have the turn and are not leased."""
         ...
 
     def next_in_batches(self, ids: Iterable[str], limit: int) -> list[Task]:
@@ -149,6 +156,17 @@ class MergingLookup:
             return task.session in keys and _is_behind(task, SESSION_GATE)
 
         return self._merged(find, fits, limit, lambda task: task.session)
+
+    def ready_in_sessions(self, keys: Iterable[str]) -> list[Task]:
+        keys, moved = dict.fromkeys(keys), self._unwritten.updates
+
+        def fits(task: Task) -> bool:
+            queued = task.session in keys and task.state == lifecycle.QUEUED
+            return queued and task.gate in _BEHIND_THE_TURN
+
+        stored = sessions.ready_tasks(self._connection, keys)
+        found = [self._loaded.setdefault(task.seq, task) for task in stored]
+        return [task for task in found if task.seq not in moved] + self._unwritten_tasks(fits)
 
     def next_in_batches(self, ids: Iterable[str], limit: int) -> list[Task]:
         ids = dict.fromkeys(ids)

@@ -52,7 +52,6 @@ from fairlane.engine.verbs import (
 )
 from fairlane.store.tables import events as event_table
 from fairlane.store.tables import idempotency, tracebacks
-from fairlane.store.tables import sessions as session_table
 from fairlane.store.tables import tasks as task_table
 from fairlane.store.tables.idempotency import KeyRow
 from fairlane.store.transaction import Transaction
@@ -348,10 +347,7 @@ def _let_higher_priority_pass(tx: Transaction, answers: Sequence[object], now: i
                 best[task.session] = min(task.priority, best.get(task.session, task.priority))
     if not best:
         return
-    ready = sorted(
-        tx.lookup.tasks(session_table.ready_tasks, keys=best),
-        key=lambda task: (task.priority, task.seq),
-    )
+    ready = sorted(tx.lookup.ready_in_sessions(best), key=lambda task: (task.priority, task.seq))
     for holder in reversed(ready):  # the one that would have run last
         assert holder.session is not None
         if holder.fencing_token or best[holder.session] >= holder.priority:
