@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -109,6 +110,11 @@ async def test_a_batch_a_message_and_a_stream_are_warned_about(serve: Serve) -> 
     assert answer.json["warnings"] == [f"2 of 3 tasks: {text}"]
     answer = await api.post("/tasks/stream", {"tasks": tasks})
     assert [one.get("warnings") for one in answer.json["tasks"]] == [[text], None, [text]]
+    raw = b"".join(json.dumps(one).encode() + b"\n" for one in tasks)
+    ndjson = {"Content-Type": "application/x-ndjson"}
+    answer = await api.ask("POST", "/tasks/stream", raw=raw, headers=ndjson)
+    *lines, _ = map(json.loads, answer.raw.splitlines())
+    assert [one.get("warnings") for one in lines] == [[text], None, [text]]
     answer = await api.post("/sessions/chat/messages", {"message": "hi", "handler": "ehco"})
     assert answer.json["warnings"] == [text]
 

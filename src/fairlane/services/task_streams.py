@@ -11,6 +11,7 @@ task under that id instead, so a repeated stream submits nothing twice, wherever
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -304,13 +305,19 @@ def _decoded_one(line: bytes) -> StreamTask | FairlaneError:
 
 def _encoded(outcome: tuple[int, Task | FairlaneError, Warnings]) -> bytes:
     line, found, warnings = outcome
-    if isinstance(found, Task) and warnings is None:  # both texts are plain words
-        return b'{"line":%d,"taskId":"%b","state":"%b"}\n' % (
+    if isinstance(found, Task):  # both texts are plain words
+        return b'{"line":%d,"taskId":"%b","state":"%b"%b}\n' % (
             line,
             found.id.encode(),
             found.state.encode(),
+            b"" if warnings is None else _encoded_warnings(*warnings),
         )
     return wire.encode(line_outcome(line, found, warnings)) + b"\n"
+
+
+@functools.lru_cache(maxsize=64)
+def _encoded_warnings(*warnings: str) -> bytes:
+    return b',"warnings":%b' % wire.encode(warnings)
 
 
 def _stopping() -> Draining:
