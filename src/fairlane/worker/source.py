@@ -370,10 +370,14 @@ def quota_of(request: JsonObject, needs: str, policy: Policy) -> str | None:
     return rates[0] if len(rates) == 1 else None
 
 
+_request_of: Final = msgspec.json.Decoder(JsonObject).decode
+
+
 def _assignment(grant: Grant, timeout_ms: int | None, policy: Policy) -> Assignment:
     """Return the assignment of a grant. The task's own timeout wins over that of its kind."""
     task = grant.task
-    request = msgspec.json.decode(grant.body, type=JsonObject)
+    request = _request_of(grant.body)
+    decided = grant.approvals
     if task.needs is not None:
         request["needs"] = resources.shown_needs(task.needs, request.get("needs"))
     work = Work(
@@ -387,7 +391,7 @@ def _assignment(grant: Grant, timeout_ms: int | None, policy: Policy) -> Assignm
         max_attempts=task.max_attempts,
         timeout_ms=request.get("timeoutMs", timeout_ms),
         inputs=wire.task_inputs(grant.body, grant.inputs) if grant.inputs else [],
-        **(decisions(gate_of(grant.approvals), answers_of(grant.approvals))),
+        **(decisions(gate_of(decided), answers_of(decided)) if decided else {}),
         quota=None if task.needs is None else quota_of(request, task.needs, policy),
         session=task.session,
         conversation_id=(
@@ -395,7 +399,7 @@ def _assignment(grant: Grant, timeout_ms: int | None, policy: Policy) -> Assignm
             if task.session
             else None
         ),
-        steps=[_recorded(one) for one in grant.steps],
+        steps=[_recorded(one) for one in grant.steps] if grant.steps else [],
     )
     return Assignment(task.seq, task.fencing_token, work, task.capability, task.state == "running")
 
