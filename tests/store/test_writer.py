@@ -11,9 +11,10 @@ import pytest
 from fairlane.clock import ManualClock, SystemClock
 from fairlane.core.errors import InvalidRequest, LeaseLost, StoreMismatch, StoreUnavailable
 from fairlane.core.model import Task
+from fairlane.engine import writer as writer_module
 from fairlane.engine.commands import Cancel, Complete, Fail, Grant, Lease, SetPolicy, Submit
 from fairlane.engine.engine import Engine, Outcome
-from fairlane.engine.writer import INBOX_MAX, Writer
+from fairlane.engine.writer import CROWD, ECHO_TURNS, INBOX_MAX, Writer
 from fairlane.store.base import ConnectionLost
 from tests.fakes.waiting import WAIT_SECONDS, TooLate, eventually, in_time
 from tests.store.faults import BEGIN, COMMIT, COMMITTED, WatchedConnection, WatchedStore
@@ -622,6 +623,37 @@ async def test_a_small_batch_waits_for_what_the_last_answers_bring(
         assert sizes == [answered, answered + 1]
     else:
         assert sum(sizes) == 3
+
+
+async def test_a_crowd_that_needs_more_turns_has_the_time_of_a_commit(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As callers in other processes do; the end of a task brings nothing, and is not waited for."""
+    monkeypatch.setattr(writer_module, "ECHO_SECONDS", WAIT_SECONDS)
+    gate, clock = Gate(COMMIT), ManualClock()
+    desk = Desk(WatchedStore(store, gate), clock)
+    await desk.submit("first", "second")
+    grants = await (await desk.lease(2))
+
+    async def caller(number: int) -> None:
+        for turn in range(2):
+            await desk.writer.ask(Submit([submission(f"{number}-{turn}")]))
+            for _ in range(5 * ECHO_TURNS):
+                await asyncio.sleep(0)
+
+    gate.shut()
+    callers = [asyncio.ensure_future(caller(number)) for number in range(CROWD)]
+    ends = [desk.ask(Complete(one.task.seq, one.task.fencing_token)) for one in grants]
+    await eventually(gate.reached.is_set)
+    alone = desk.ask(Submit([submission("alone")]))
+    await desk.posted(1)
+    clock.advance(5000)
+    before = len(desk.outcomes)
+    gate.open()
+    await asyncio.wait_for(asyncio.gather(*callers, *ends, alone), WAIT_SECONDS)
+    sizes = [len(outcome.answers) for outcome in desk.outcomes[before:]]
+    desk.writer.stop()
+    assert sizes[:2] == [CROWD + 2, CROWD + 1]
 
 
 async def test_a_caller_whose_loop_is_stuck_does_not_hold_up_others(store: Store) -> None:

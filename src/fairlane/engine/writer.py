@@ -3,7 +3,9 @@
 Requests that arrive during a commit form the next batch. The requests of one turn of an event loop
 arrive together; the answers of a commit go to each loop in one hop. A batch that is small compared
 with those answers waits a few turns of the loop for the requests that follow from them: a worker
-that gets ten tasks starts ten, and one commit is cheaper than two. Leases that find nothing wait
+that gets ten tasks starts ten, and one commit is cheaper than two. After an answer to many callers
+it waits longer, because callers in other processes need more than a few turns, but not longer than
+the last commit took. Leases that find nothing wait
 here and are tried again whenever a task may have become ready; the thread sleeps until a request
 arrives or something is due.
 """
@@ -28,7 +30,9 @@ from fairlane.engine.commands import (
     AppendOutput,
     Complete,
     Enqueue,
+    Fail,
     Lease,
+    Release,
     Report,
     Submit,
     UseTemplate,
@@ -48,11 +52,13 @@ INBOX_MAX: Final = 50_000
 POLL_SECONDS: Final = 0.25  # between nodes polling decides; notifications only make it faster
 DEFECT_PAUSE_SECONDS: Final = 1.0
 _ADMITS: Final = (Submit, UseTemplate, Enqueue)
+_LAST: Final = (Complete, Fail, Release)  # no request follows from their answers
 # How long a small batch waits for the next requests of callers that were just answered, and after
 # how many turns of their loop those have come: one wakes them, one starts the runs of a lease, and
 # one submits the requests of both.
 ECHO_SECONDS: Final = 0.003
 ECHO_TURNS: Final = 3
+CROWD: Final = 8  # this many callers may be worth as much time as a commit takes
 CLOCK_JUMP_SECONDS: Final = 1.0  # how late a step of the wall clock may be noticed
 
 
@@ -87,7 +93,7 @@ class Writer:
         self._begins_asked = False  # the thread starts with the first request
         # Loops that still carry on with the answers of the last commit, and how many those were.
         self._echoes: set[asyncio.AbstractEventLoop] = set()
-        self._answered = 0
+        self._answered = self._returned = 0  # callers; requests that have arrived since
         self._commits = 0
         self._awaits_echoes = False
         # Health figures. Times are of the monotonic clock.
@@ -250,7 +256,8 @@ class Writer:
             self._thread.start()
             self._begins_asked = False
         self._inbox += tickets
-        if not self._awaits_echoes:
+        self._returned += len(tickets)
+        if not self._awaits_echoes or self._returned >= self._answered:
             self._wake.notify()
 
     def _take_gathered(self) -> None:
@@ -282,7 +289,7 @@ class Writer:
         with self._wake:
             if not self._inbox and not self._nudged and not self._stopping:
                 self._wake.wait(self._pause_seconds())
-            if self._echoes and 0 < len(self._inbox) * 2 < self._answered:
+            if 0 < len(self._inbox) < BATCH_MAX and self._returned < self._answered:
                 self._await_echoes()
             if self._stopping and not self._inbox:
                 waiting, self._waiting = self._waiting, []
@@ -327,10 +334,23 @@ class Writer:
                     self._wake.notify()
 
     def _await_echoes(self) -> None:
-        self._awaits_echoes = True
-        self._wake.wait_for(lambda: self._stopping or not self._echoes, ECHO_SECONDS)
-        self._awaits_echoes = False
-        self._echoes = set()
+        """Wait for the next requests of callers that were just answered."""
+        seconds = ECHO_SECONDS
+        if self._answered >= CROWD:
+            since = self.engine.clock.monotonic() - self._worked_at
+            seconds = min(seconds, self.engine.took_seconds - since)
+        elif len(self._inbox) * 2 >= self._answered:
+            seconds = 0.0
+        if seconds > 0:
+            self._awaits_echoes = True
+            self._wake.wait_for(self._need_not_wait, seconds)
+            self._awaits_echoes = False
+        self._answered, self._echoes = 0, set()
+
+    def _need_not_wait(self) -> bool:
+        if self._stopping or self._returned >= self._answered:
+            return True
+        return self._answered < CROWD and not self._echoes
 
     def _pause_seconds(self) -> float | None:
         pauses = []
@@ -409,8 +429,11 @@ class Writer:
         if served:
             served = self._take_out(served)
         self._tell(outcome)
-        self._answered = len(answers) + sum(len(grants) for _, grants in served)
+        ended = sum(isinstance(ticket.request, _LAST) for ticket in batch)
+        count = len(batch) - ended + sum(len(grants) for _, grants in served)
         answered = answers + served
+        with self._wake:
+            self._answered, self._returned = count, 0
         _answer(answered, self.give_back)
         self._ask_for_echoes({ticket.loop for ticket, _ in answered if ticket.loop is not None})
 
