@@ -310,7 +310,7 @@ def equal_rights(_connection: Any, ids: Any, _now: int) -> dict[str | None, str]
 
 
 def overtake(
-    run: core.Address, waiting: Any, *, any_mode: bool = False
+    run: core.Address, waiting: Any, *, any_mode: bool = False, **_limits: int
 ) -> list[core.WaitingMessage]:
     return [one for one in waiting if one.address == run and (one.steers or any_mode)]
 

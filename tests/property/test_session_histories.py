@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, get_args
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -178,7 +178,7 @@ _drawn: Final = st.integers(0, STEPS_MAX).flatmap(
 
 
 @BOUNDED
-@given(st.sampled_from(sessions.MODES), _drawn)
+@given(st.sampled_from(get_args(sessions.Mode)), _drawn)
 def test_a_conversation_keeps_its_promises(mode: str, drawn: bytes) -> None:
     with _scheduler() as scheduler:
         talk = Talk(scheduler, mode)
