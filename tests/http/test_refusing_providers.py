@@ -50,7 +50,7 @@ class Ground:
 async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
     folder = tmp_path_factory.mktemp("refusing")
     async with (
-        TabInstance(["tab", "other"]) as instance,
+        TabInstance(["tab", "second", "third"]) as instance,
         ChatAgent() as agent,
         serving(
             folder,
@@ -80,9 +80,9 @@ async def test_a_browser_instance_that_refuses_closes_the_only_rate(
     assert "closedUntil" in shown
     task = await ground.waiting(first)
     assert (task["state"], task["attempts"]) == ("queued", 0)
-    second = await ground.api.submit(**action({"site": {"requests": 1}}))
+    second = await ground.api.submit(**action({"site": {"requests": 1}}, tabId="second"))
     await ground.waiting(second)
-    free = await ground.api.submit(**action({}, tabId="other"))
+    free = await ground.api.submit(**action({}, tabId="third"))
     assert (await ground.api.end_of(free))["state"] == "done"
     assert (await ground.api.post("/resources/site/open")).status == 200
     states = [(task["state"], task.get("error")) for task in await ground.api.ended(first, second)]
