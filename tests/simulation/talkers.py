@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
 
-from fairlane.core.sessions import DROPS, SessionSettings
+from fairlane.core.sessions import Drop, SessionSettings
 from fairlane.engine.commands import IdempotencyKey, SetSession, SetUsage, StopSession, Submit
 from fairlane.schema.sessions import SendMessage
 from fairlane.schema.wire import moment
@@ -27,6 +27,7 @@ TOKENS: Final = (0, 30, 59, 60, 90)
 WINDOW: Final = 100
 # What a session that was tuned goes back to, piece by piece.
 CAPS: Final = (0, 1, 2, 3, 5)
+DROPS: Final[tuple[str, ...]] = get_args(Drop)
 DEBOUNCES: Final = (0, 300, 900)
 DEBOUNCES_MAX: Final = (200, 700, 2000)
 
