@@ -5,9 +5,8 @@ arrive together; the answers of a commit go to each loop in one hop. A batch tha
 with those answers waits a few turns of the loop for the requests that follow from them: a worker
 that gets ten tasks starts ten, and one commit is cheaper than two. After an answer to many callers
 it waits longer, because callers in other processes need more than a few turns, but not longer than
-the last commit took. Leases that find nothing wait
-here and are tried again whenever a task may have become ready; the thread sleeps until a request
-arrives or something is due.
+the last commit took. Leases that find nothing wait here and are tried again whenever a task may
+have become ready; the thread sleeps until a request arrives or something is due.
 """
 
 from __future__ import annotations
