@@ -44,7 +44,7 @@ HANDLER, DROPPED, PARENT = "later", "dropped", "parent"
 DAY_MS = 86_400_000
 STREAMS = 4
 PAUSE_SECONDS = 0.05
-LOOK_SECONDS = 0.2
+LOOK_SECONDS = 0.02  # the short form copies all tasks within a second
 # What becomes of every twenty tasks.
 STATES = ["queued"] * 11 + ["waiting"] * 2 + ["in a session"] * 2 + ["cancelled"] * 3 + ["done"] * 2
 MOVED = 6  # the exit code of a server whose store was moved
