@@ -86,8 +86,8 @@ class Door:
         self.port = port
         self.host = f"127.0.0.1:{port}"
 
-    async def open(self) -> Wire:
-        return Wire(*await asyncio.open_connection("127.0.0.1", self.port))
+    async def open(self, address: str = "127.0.0.1") -> Wire:
+        return Wire(*await asyncio.open_connection(address, self.port))
 
     async def say(self, raw: bytes) -> list[Said]:
         """Send all of it and nothing more; what is answered until the server hangs up."""
@@ -111,10 +111,14 @@ class Door:
 
 @asynccontextmanager
 async def door(
-    app: Application, connection: type[HttpConnection] = Hurried, *, hosts: list[str] | None = None
+    app: Application,
+    connection: type[HttpConnection] = Hurried,
+    *,
+    hosts: list[str] | None = None,
+    address: str = "127.0.0.1",
 ) -> AsyncIterator[Door]:
     listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
+    listener.bind((address, 0))
     listener.listen(64)
     port = listener.getsockname()[1]
     keeper = Doorkeeper([*authorities(LOOPBACK, port), *(hosts or [])])

@@ -21,6 +21,7 @@ import httptools
 
 from fairlane.http import limits
 from fairlane.http.exchange import Exchange
+from fairlane.http.heads import Head
 from fairlane.http.limits import HEADERS_BYTES_MAX, HEADERS_MAX, URL_BYTES_MAX
 from fairlane.http.messages import ENCODED_SLASH
 from fairlane.schema import wire
@@ -133,7 +134,16 @@ class HttpConnection(asyncio.Protocol):
         if self._deaf or self.is_closing():
             self._ignore(data)
             return
+        between = self.silent_since is not None and not self._arriving
         self.silent_since = None
+        known = self._server.heads.find(data) if between else None
+        if known is not None:
+            self._take_known(*known, data)
+        else:
+            self._parse(data, is_first=between)
+
+    def _parse(self, data: bytes, *, is_first: bool) -> None:
+        """Feed the parser. `is_first`: the data may be all of a request."""
         head = self._headers if self._in_head else None
         self._in_small_piece = head is None and len(data) <= HEADERS_BYTES_MAX
         try:
@@ -146,7 +156,10 @@ class HttpConnection(asyncio.Protocol):
             self._start()
             return
         self._timed_bytes += len(data)
-        if self._begun is not None:
+        begun = self._begun
+        if begun is not None:
+            if is_first and begun.arrived and not self._arriving and not self._queued:
+                self._server.heads.note(data, begun)
             self._start()
         if self._in_head and head is self._headers:
             self._head_bytes += len(data)
@@ -156,6 +169,14 @@ class HttpConnection(asyncio.Protocol):
                 return
         if self._arriving or self._timer is not None or self.silent_since is None:
             self._watch()
+
+    def _take_known(self, head: Head, start: int, data: bytes) -> None:
+        """Handle a complete request whose head was parsed before."""
+        number = self._server.new_number()
+        exchange = Exchange(self, head.method, head.path, head.query, head.headers, True, number)
+        exchange.fill(data[start:], admitted=head.admitted)
+        self._latest = self._current = exchange
+        self._server.run(exchange)
 
     def pause_writing(self) -> None:
         self.write_paused = True

@@ -86,6 +86,10 @@ class Doorkeeper:
             return _not_json(headers)
         return None
 
+    def always_admits(self, request: HttpRequest) -> bool:
+        """Return whether the request is admitted whatever address it was sent to."""
+        return request.headers.get(b"host") in self._hosts and self.problem(request) is None
+
     def _answers_to(self, host: bytes, request: HttpRequest) -> bool:
         """Return whether the server serves this host: a known name in any case, or the address that
         the client connected to, which no page can fake.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from fairlane.core.errors import InvalidRequest
@@ -41,6 +41,7 @@ _LAST_CHUNK: Final = b"0\r\n\r\n"
 
 class Exchange(HttpRequest):
     arrived = False  # all of the request is here
+    admitted = False  # the doorkeeper admits its head
     gone = False  # the client has disconnected, or was refused
     started = False  # a part of the response has been sent
     ended = False
@@ -62,7 +63,7 @@ class Exchange(HttpRequest):
         method: str,
         full_path: str,
         query_string: bytes,
-        headers: dict[bytes, bytes],
+        headers: Mapping[bytes, bytes],
         keep_alive: bool,  # noqa: FBT001 - the same
         number: bytes,
     ) -> None:
@@ -87,6 +88,14 @@ class Exchange(HttpRequest):
             self.connection.pause_reading()
         if self._news is not None:
             self._news.set()
+
+    def fill(self, body: bytes, *, admitted: bool) -> None:
+        """Complete the request with its whole body."""
+        if body:
+            self._pieces.append(body)
+            self._size = len(body)
+        self.arrived = True
+        self.admitted = admitted
 
     def complete(self) -> None:
         self.arrived = True
@@ -190,7 +199,7 @@ class Exchange(HttpRequest):
     async def run(self, application: Application) -> None:
         """Answer the request."""
         try:
-            problem = self.connection.problem(self)
+            problem = None if self.admitted else self.connection.problem(self)
             if problem is not None:
                 self.keep_alive = False
                 found: Answer | Stream = refusal(problem)

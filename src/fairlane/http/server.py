@@ -11,6 +11,7 @@ from fairlane.http.connection import HttpConnection
 from fairlane.http.cross_site import Doorkeeper
 from fairlane.http.driver import Driver
 from fairlane.http.exchange import Application, Exchange
+from fairlane.http.heads import KnownHeads
 
 
 class HttpServer:
@@ -23,6 +24,7 @@ class HttpServer:
         """Create the server inside the event loop that it runs in."""
         self.loop = asyncio.get_running_loop()
         self.door = door
+        self.heads = KnownHeads(door)
         self.connections: set[HttpConnection] = set()
         self._application = application
         self._connection = connection
