@@ -122,6 +122,11 @@ class Exchange(HttpRequest):
         if self.driver is not None:
             self.driver.cancel()
 
+    def whole_body(self, most: int) -> bytes | None:
+        if self.arrived and self._size <= most and len(self._pieces) == 1 and not self.gone:
+            return self._pieces[0]
+        return None
+
     async def body(self, most: int = wire.BODY_BYTES_MAX) -> bytes:
         if not self.arrived:
             declared = self.headers.get(b"content-length", b"")

@@ -144,6 +144,10 @@ class HttpRequest:
         """Return when the client has disconnected; a caller in this process cancels instead."""
         await asyncio.get_running_loop().create_future()
 
+    def whole_body(self, most: int) -> bytes | None:  # noqa: ARG002 - for those with a connection
+        """Return the body if it is here and within the limit; None if `body` has to be awaited."""
+        return None
+
     async def body(self, most: int = wire.BODY_BYTES_MAX) -> bytes:
         """Return the whole body. Raise `PayloadTooLarge` as soon as it exceeds the limit."""
         if len(self.raw) > most:

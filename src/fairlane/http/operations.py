@@ -41,7 +41,8 @@ def routes(node: Node) -> Routes:
 
 
 def _handler(node: Node, operation: AnyOperation) -> Handler:
-    read = reader(operation)
+    typed, most = _typed(operation), operation.body_bytes_max
+    takes_body = operation.reading.body is not None
     serve = service_of(operation)
     undo, sent = UNDO.get(operation.name), SENT.get(operation.name)
     of_workers = operation.scope is Scope.LEASE
@@ -53,12 +54,15 @@ def _handler(node: Node, operation: AnyOperation) -> Handler:
         return msgspec.structs.replace(request.caller, address=request.address)
 
     async def handle(request: HttpRequest) -> Answer:
-        response = await serve(node, caller_of(request), await read(request))
+        raw = request.whole_body(most) if takes_body else b""
+        if raw is None:
+            raw = await request.body(most)
+        response = await serve(node, caller_of(request), typed(request, raw))
         return Answer(operation.status_of(response), response)
 
     async def hold(request: HttpRequest) -> Answer:
         """Do the same, but stop the service and undo its work if the client disconnects."""
-        wanted = await read(request)
+        wanted = typed(request, await request.body(most) if takes_body else b"")
         serving = asyncio.ensure_future(serve(node, caller_of(request), wanted))
         closed = asyncio.ensure_future(request.closed())
         answered = False
@@ -94,13 +98,25 @@ def _gone() -> InvalidRequest:
 
 def reader(operation: AnyOperation) -> Reader:
     """Return the function that makes an operation's typed request from an HTTP request."""
+    typed, takes_body = _typed(operation), operation.reading.body is not None
+
+    async def read(request: HttpRequest) -> Any:
+        raw = await request.body(operation.body_bytes_max) if takes_body else b""
+        return typed(request, raw)
+
+    return read
+
+
+def _typed(operation: AnyOperation) -> Callable[[HttpRequest, bytes], Any]:
+    """Return the function that does the same with the body, which it gets."""
     reading = operation.reading
     parameters, raw_body, body = operation.parameters, operation.raw_body, reading.body
     headers = [(name, header.lower().encode()) for name, header in reading.headers.items()]
     # A probe may add what it likes to its URL.
     ignores_query = operation.open and not reading.parameters
+    make = operation.request
 
-    async def read(request: HttpRequest) -> Any:
+    def typed(request: HttpRequest, raw: bytes) -> Any:
         values: Values = {}
         if parameters:
             values = reading.path({name: request.path[name] for name in parameters})
@@ -114,10 +130,9 @@ def reader(operation: AnyOperation) -> Reader:
         if reading.needs_query or (request.query_string and not ignores_query):
             values |= reading.query(request.query(*reading.parameters))
         if body is not None:
-            raw = await request.body(operation.body_bytes_max)
             values |= body(raw)
             if raw_body is not None:
                 values[raw_body] = raw
-        return operation.request(**values)
+        return make(**values)
 
-    return read
+    return typed
