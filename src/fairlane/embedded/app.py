@@ -149,6 +149,9 @@ class Fairlane(AsyncBaseClient):
         self._handlers: dict[str, Handler] = dict(BUILTIN)
         self._handler_executor = HandlerExecutor(self._handlers, capture_output=capture_output)
         self._scheduling = Scheduling(self.node, token_estimate)
+        # Empty until they are asked for.
+        self._executor_of: Mapping[str, Executor] = {}
+        self._capabilities: frozenset[str] = frozenset()
         self._sender: Sender | None = None
         self._action_executor: ActionExecutor | None = None
         self._instruction_executor: InstructionExecutor | None = None
@@ -256,7 +259,7 @@ class Fairlane(AsyncBaseClient):
             )
         source = EngineSource(node.writer, node.name, lambda: node.policy, self._submit_child)
         worker = Loop(source, self._executors, lambda: node.policy.worker_count, tracer=node.tracer)
-        node.runs = lambda: frozenset(self._executors())
+        node.runs = self._runs
         node.on_stopped.append(worker.stop_runs)
         node.on_policy.append(self._policy_changed)
         self._worker_count = node.policy.worker_count
@@ -275,15 +278,23 @@ class Fairlane(AsyncBaseClient):
             self._loop.call_soon_threadsafe(self._worker.poke)
 
     def _executors(self) -> Mapping[str, Executor]:
-        assert self._action_executor is not None
-        capabilities: dict[str, Executor] = {
-            capability_of(HANDLER, name): self._handler_executor for name in self._handlers
-        }
-        capabilities[self._scheduling.capability] = self._scheduling.executor
-        capabilities[capability_of(ACTION)] = self._action_executor
-        if self._instruction_executor is not None:
-            capabilities[capability_of(INSTRUCTION)] = self._instruction_executor
-        return capabilities
+        """Return the executor of each capability. Every lease request asks for them."""
+        if not self._executor_of:
+            assert self._action_executor is not None
+            found: dict[str, Executor] = {
+                capability_of(HANDLER, name): self._handler_executor for name in self._handlers
+            }
+            found[self._scheduling.capability] = self._scheduling.executor
+            found[capability_of(ACTION)] = self._action_executor
+            if self._instruction_executor is not None:
+                found[capability_of(INSTRUCTION)] = self._instruction_executor
+            self._executor_of, self._capabilities = found, frozenset(found)
+        return self._executor_of
+
+    def _runs(self) -> frozenset[str]:
+        """Return the capabilities of this worker. Every submission asks for them."""
+        self._executors()
+        return self._capabilities
 
     async def _start_deliverer(self) -> None:
         # Always requested, so that a node with the wrong key does not start.
@@ -305,6 +316,7 @@ class Fairlane(AsyncBaseClient):
 
         def register(function: H) -> H:
             self._handlers[name] = function
+            self._executor_of = {}
             if self._worker is not None:
                 self._worker.poke()
             return function

@@ -37,7 +37,7 @@ class WorkerCache:
         """Return whether the capability was offered to everyone a moment ago."""
         if self._read_at is None or self._clock.monotonic() - self._read_at > OFFERED_SECONDS:
             return False
-        return capability in self._offered or (self._offers_all and is_open(capability))
+        return self._is_offered(capability)
 
     async def unserved(self, capability: str, lane: str, agent: str) -> Unserved | None:
         """Return why no worker can run a task, as `workers.unserved` does."""
@@ -48,17 +48,25 @@ class WorkerCache:
 
     def at_hand(self, capability: str, lane: str, agent: str) -> Unserved | EllipsisType | None:
         """Return the same without a read, or `...` if that is not possible."""
-        if self.has(capability):
+        if self._read_at is None:
+            return ...
+        age = self._clock.monotonic() - self._read_at
+        if age <= OFFERED_SECONDS and self._is_offered(capability):
             return None
-        return self._judged(capability, lane, agent) if self._is_new() else ...
+        return self._judged(capability, lane, agent) if age <= READ_SECONDS else ...
+
+    def _is_offered(self, capability: str) -> bool:
+        return capability in self._offered or (self._offers_all and is_open(capability))
 
     def _judged(self, capability: str, lane: str, agent: str) -> Unserved | None:
         asked = (capability, lane, agent)
-        if asked not in self._answers:
+        answer = self._answers.get(asked, ...)
+        if answer is ...:
             if len(self._answers) >= ANSWERS_MAX:
                 self._answers.clear()
-            self._answers[asked] = workers.unserved(self._workers, capability, lane, agent)
-        return self._answers[asked]
+            answer = workers.unserved(self._workers, capability, lane, agent)
+            self._answers[asked] = answer
+        return answer
 
     async def known(self) -> Sequence[KnownWorker]:
         """Return all known workers, as they were at most READ_SECONDS ago."""
