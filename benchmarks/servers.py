@@ -29,20 +29,26 @@ WIDE_OPEN = {
 }
 
 
+class NotStarted(Exception):
+    """A version refused what it was started with."""
+
+
 @contextmanager
-def fairlane_server(store: str, *flags: str, policy: Any = WIDE_OPEN) -> Iterator[Server]:
-    """`fairlane serve` on a free port."""
+def fairlane_server(
+    store: str, *flags: str, policy: Any = WIDE_OPEN, python: str = sys.executable
+) -> Iterator[Server]:
+    """`fairlane serve` on a free port, of the environment of an interpreter."""
     with tempfile.TemporaryDirectory(prefix="fairlane-bench-") as folder:
         file = Path(folder) / "policy.json"
         file.write_text(json.dumps(policy))
-        command = [str(Path(sys.executable).parent / "fairlane"), "serve", "--port", "0"]
+        command = [str(Path(python).parent / "fairlane"), "serve", "--port", "0"]
         command += ["--store", store, "--policy", str(file), "--log-level", "warning", *flags]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
             if "listening" not in line:
-                raise RuntimeError(f"the server did not start: {line!r}")
+                raise NotStarted(f"the server did not start: {line!r}")
             yield Server(process, int(line.rsplit(":", 1)[1]))
         finally:
             process.terminate()
@@ -79,10 +85,10 @@ class Server:
         result: dict[str, Any] = json.loads(done.stdout)
         return result
 
-    def stream(self, lines: bytes) -> int:
+    def stream(self, lines: bytes, key: str = "bench") -> int:
         """Send NDJSON to /tasks/stream and return how many lines were accepted."""
         head = f"POST /tasks/stream HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n"
-        head += "Content-Type: application/x-ndjson\r\nIdempotency-Key: bench\r\n"
+        head += f"Content-Type: application/x-ndjson\r\nIdempotency-Key: {key}\r\n"
         head += f"Content-Length: {len(lines)}\r\nConnection: close\r\n\r\n"
         with socket.create_connection(("127.0.0.1", self.port), timeout=180) as connection:
             sending = threading.Thread(target=connection.sendall, args=(head.encode() + lines,))

@@ -3,31 +3,38 @@
     python -m benchmarks.versions before=/other/clone/.venv/bin/python after=.venv/bin/python
 
 Each version is the interpreter of an environment that has it installed. The load generator, the
-stub and the figures are those of this folder. The versions take turns in every measurement, and a
-figure is the median of the rounds. CPU time is user and system time of the server or the embedding
-process with all its children, the external worker, and PostgreSQL. It repeats within 15 % on a
-machine that others use too; rates do not.
+stub and the callers are those of this folder. In a measurement the processes of all versions are up
+at the same time and take turns with small portions of the work, because the speed of a machine that
+others use changes by a factor of two within minutes. `us` is the median of a version's portions;
+`ratio` is the median of its ratio to the first version in the same turn, and repeats best. CPU time
+is user and system time of the server or the embedding processes, the external worker, and
+PostgreSQL.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from benchmarks.servers import WIDE_OPEN, Server, fairlane_server, sqlite_file, stub_instance
+from benchmarks.servers import (
+    WIDE_OPEN,
+    NotStarted,
+    Server,
+    fairlane_server,
+    sqlite_file,
+    stub_instance,
+)
 from benchmarks.stacks import harness
-
-Row = dict[str, float]
 
 FEW_SLOTS = {
     **WIDE_OPEN,
@@ -44,130 +51,151 @@ PAUSED = {
     **WIDE_OPEN,
     "lanes": {name: {**lane, "paused": True} for name, lane in WIDE_OPEN["lanes"].items()},
 }
-WARM = 2000
-_MISSING = 4  # the exit code of a measurement that a version cannot do
+TURNS = 12
 
+
+class Running(NamedTuple):
+    """The running processes of one version. `work` does a portion of `tasks` tasks."""
+
+    tasks: int
+    pids: list[int]
+    work: Callable[[], None]
+    databases: tuple[int, ...] = ()  # PostgreSQL's main processes
+
+
+Start = Callable[[str], AbstractContextManager[Running]]  # of an interpreter
 
 # -------------------------------------------------------------------- over HTTP
 
 
-def submit(kind: str, requests: int, *flags: str) -> Row:
+@contextmanager
+def submit(python: str, kind: str, *flags: str) -> Iterator[Running]:
     """One POST per task on 64 connections; no worker runs them."""
-    with sqlite_file() as url, fairlane_server(url, *flags, policy=PAUSED) as server:
-        pid = server.process.pid
-        server.load(kind, WARM)
-        before, busiest = harness.cpu_seconds(pid), _each(pid)
-        found = server.load(kind, requests)
-        used = harness.cpu_seconds(pid) - before
-        most = max(now - busiest.get(one, 0.0) for one, now in _each(pid).items())
-    assert found["statuses"] == {"202": requests}, found
-    row = {"us": _us(used, requests), "per_s": found["perSecond"]}
-    return row | ({"busiest_us": _us(most, requests)} if flags else {})
+    tasks = 4000
+    with _server(python, *flags, policy=PAUSED) as server:
+
+        def work() -> None:
+            found = server.load(kind, tasks)
+            assert found["statuses"] == {"202": tasks}, found
+
+        yield Running(tasks, [server.process.pid], work)
 
 
-def _each(pid: int) -> dict[int, float]:
-    """Return the CPU time of each process of a server alone."""
-    return {one: harness.own_cpu_seconds(one) for one in (pid, *harness.descendants(pid))}
-
-
-def executed(requests: int, policy: Any = WIDE_OPEN) -> Row:
+@contextmanager
+def executed(python: str, tasks: int, policy: Any) -> Iterator[Running]:
     """Actions, submitted and executed through an HTTP stub."""
-    with sqlite_file() as url, stub_instance() as port:
+    with stub_instance() as port:
         instance = f"http://127.0.0.1:{port}"
-        with fairlane_server(url, "--instance", instance, policy=policy) as server:
-            pid = server.process.pid
-            server.load("action", WARM // 4)
-            _until_completed(server, WARM // 4)
-            before = harness.cpu_seconds(pid)
-            found = server.load("action", requests)
-            _until_completed(server, WARM // 4 + requests)
-            took = time.perf_counter() - found["began"]
-            used = harness.cpu_seconds(pid) - before
-    return {"us": _us(used, requests), "per_s": round(requests / took)}
+        with _server(python, "--instance", instance, policy=policy) as server:
+
+            def work() -> None:
+                done = _completed(server)
+                server.load("action", tasks)
+                while _completed(server) < done + tasks:
+                    time.sleep(0.02)
+
+            yield Running(tasks, [server.process.pid], work)
 
 
-def _until_completed(server: Server, count: int) -> None:
-    while (done := server.get("/scheduler/stats")["metrics"])["tasksCompleted"] < count:
-        assert done["tasksFailed"] == 0, done
-        time.sleep(0.02)
+def _completed(server: Server) -> int:
+    found = server.get("/scheduler/stats")["metrics"]
+    assert found["tasksFailed"] == 0, found
+    return int(found["tasksCompleted"])
 
 
-def external(tasks: int) -> Row:
+@contextmanager
+def external(python: str) -> Iterator[Running]:
     """Submitted over HTTP and run by an external worker."""
-    row = harness.measure("fairlane_sqlite", tasks)
-    kept = {"us": row["cpu_us"], "server_us": row["server_us"], "worker_us": row["worker_us"]}
-    return kept | {"per_s": row["lifecycle_per_s"]}
+    tasks, stack = 2000, "fairlane_sqlite"
+    with _server(python) as server, tempfile.TemporaryDirectory() as folder:
+        tally = Path(folder) / "tally"
+        tally.touch()
+        url = f"http://127.0.0.1:{server.port}"
+        with (
+            harness.role(stack, "worker", url, str(tally), python=python) as worker,
+            harness.role(stack, "client", url) as client,
+        ):
+            for process in (worker, client):
+                harness.next_line(process)
+            harness.until(tally, harness.WARM)
+
+            def work() -> None:
+                count = tally.stat().st_size + tasks
+                _tell(client, str(tasks))
+                harness.until(tally, count)
+
+            yield Running(tasks, [server.process.pid, worker.pid], work)
 
 
-def stream(tasks: int) -> Row:
-    """One NDJSON stream with an idempotency key."""
+@contextmanager
+def stream(python: str) -> Iterator[Running]:
+    """NDJSON streams, each with an idempotency key."""
+    tasks = 40_000
     lines = b"".join(
         b'{"agentId":"agent-%d","handler":"unserved","params":{"n":%d}}\n' % (n % 10, n)
         for n in range(tasks)
     )
-    with sqlite_file() as url, fairlane_server(url) as server:
-        before, began = harness.cpu_seconds(server.process.pid), time.perf_counter()
-        answered = server.stream(lines)
-        took = time.perf_counter() - began
-        used = harness.cpu_seconds(server.process.pid) - before
-    if not answered:
-        sys.exit(_MISSING)
-    assert answered == tasks, answered
-    return {"us": _us(used, tasks), "per_s": round(tasks / took)}
+    with _server(python) as server:
+        if not server.stream(lines[: lines.find(b"\n") + 1], "first"):
+            raise NotStarted("this version reads no streams of lines")
+        streams = iter(range(1_000_000))
+
+        def work() -> None:
+            assert server.stream(lines, f"bench-{next(streams)}") == tasks
+
+        yield Running(tasks, [server.process.pid], work)
 
 
-def idle_memory() -> Row:
-    with sqlite_file() as url, fairlane_server(url) as server:
-        server.get("/scheduler/stats")
-        time.sleep(1.0)
-        return {"mb": round(server.rss_mb(), 1)}
+@contextmanager
+def _server(python: str, *flags: str, policy: Any = WIDE_OPEN) -> Iterator[Server]:
+    with sqlite_file() as url, fairlane_server(url, *flags, policy=policy, python=python) as server:
+        yield server
 
 
 # -------------------------------------------------------------------- Python API
 
 
-def life(tasks: int, callers: int) -> Row:
-    with sqlite_file() as url:
-        return _lives(url, tasks, callers, nodes=1)
+@contextmanager
+def life(python: str) -> Iterator[Running]:
+    with sqlite_file() as url, _lives(python, url, 5120, 256, nodes=1) as running:
+        yield running
 
 
-def postgres_life(tasks: int, callers: int, nodes: int) -> Row:
-    """Lives on PostgreSQL, by nodes that start together; CPU time of the nodes and PostgreSQL."""
-    with _postgres() as (url, pid):
-        _lives(url, nodes * 4 * callers, callers, nodes=nodes)  # warm
-        before = harness.cpu_seconds(pid)
-        row = _lives(url, tasks, callers, nodes=nodes)
-        database = harness.cpu_seconds(pid) - before
-    return {**row, "us": row["us"] + _us(database, tasks), "postgres_us": _us(database, tasks)}
+@contextmanager
+def postgres_life(python: str, callers: int, nodes: int) -> Iterator[Running]:
+    with (
+        _postgres() as (url, database),
+        _lives(python, url, 3840, callers, nodes=nodes) as running,
+    ):
+        yield running._replace(databases=(database,))
 
 
-def _lives(url: str, tasks: int, callers: int, *, nodes: int) -> Row:
-    part = tasks // nodes // callers * callers
-    words = ["--life", url, str(part), str(callers), str(part * nodes)]
-    command = [sys.executable, "-m", "benchmarks.versions", *words]
-    processes = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for _ in range(nodes)
-    ]
-    for process in processes:
-        assert process.stdout is not None
-        process.stdout.readline()  # it has opened the store
-    began = time.perf_counter()
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    used = 0.0
-    for process in processes:
-        assert process.stdout is not None
-        used += json.loads(process.stdout.readline())["cpu_seconds"]
-    took = time.perf_counter() - began
-    for process in processes:
-        process.communicate("", 60)
-    return {"us": _us(used, part * nodes), "per_s": round(part * nodes / took)}
+@contextmanager
+def _lives(python: str, url: str, tasks: int, callers: int, *, nodes: int) -> Iterator[Running]:
+    """Processes that submit and run tasks; each does its part of a portion."""
+    command = [python, "-m", "benchmarks.versions", "--life", url, str(callers)]
+    part = tasks // nodes
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                harness.started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            )
+            for _ in range(nodes)
+        ]
+        for process in processes:
+            harness.next_line(process)  # it has opened the store
+
+        def work() -> None:
+            for process in processes:
+                _tell(process, f"{part} {tasks}")
+            for process in processes:
+                harness.next_line(process)
+
+        yield Running(tasks, [process.pid for process in processes], work)
 
 
-async def _node(url: str, tasks: int, callers: int, total: int) -> None:
+async def _node(url: str, callers: int) -> None:
+    """For each line `part total`: run so many lives; print when all nodes have done theirs."""
     from fairlane import Fairlane
 
     async with Fairlane(url, policy=WIDE_OPEN) as app:
@@ -179,22 +207,21 @@ async def _node(url: str, tasks: int, callers: int, total: int) -> None:
         async def completed() -> int:
             return int((await app.stats())["metrics"]["tasksCompleted"])
 
-        goal = await completed() + total
-        print("ready", flush=True)
-        await asyncio.to_thread(sys.stdin.readline)
-        before = time.process_time()
-
-        async def caller(number: int) -> None:
-            for _ in range(tasks // callers):
+        async def caller(number: int, tasks: int) -> None:
+            for _ in range(tasks):
                 await app.submit(handler="noop", agent=f"agent-{number % 10}", params={"n": number})
 
-        async with asyncio.TaskGroup() as group:
-            for number in range(callers):
-                group.create_task(caller(number))
-        while await completed() < goal:  # noqa: ASYNC110 - the store is asked
-            await asyncio.sleep(0.05)
-        print(json.dumps({"cpu_seconds": time.process_time() - before}), flush=True)
-        await asyncio.to_thread(sys.stdin.read)
+        print("ready", flush=True)
+        goal = await completed()
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            part, total = map(int, line.split())
+            goal += total
+            async with asyncio.TaskGroup() as group:
+                for number in range(callers):
+                    group.create_task(caller(number, part // callers))
+            while await completed() < goal:  # noqa: ASYNC110 - the store is asked
+                await asyncio.sleep(0.01)
+            print("done", flush=True)
 
 
 @contextmanager
@@ -206,78 +233,114 @@ def _postgres() -> Iterator[tuple[str, int]]:
         yield url, int(Path(home, "data", "postmaster.pid").read_text().splitlines()[0])
 
 
+def _tell(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{line}\n")
+    process.stdin.flush()
+
+
 # -------------------------------------------------------------------- versions in alternation
 
-
-MEASUREMENTS: dict[str, Callable[[], Row]] = {
-    "submit, handler": lambda: submit("unserved", 12_000),
-    "submit, action": lambda: submit("action", 12_000),
-    "submit, handler, two processes": lambda: submit("unserved", 12_000, "--processes", "2"),
-    "executed, 200 slots": lambda: executed(5_000),
-    "executed, 20 slots, 10 per agent": lambda: executed(3_000, FEW_SLOTS),
-    "python api, 256 callers": lambda: life(25_600, 256),
-    "postgres, 1 node, 128 callers": lambda: postgres_life(6_400, 128, 1),
-    "postgres, 2 nodes, 64 callers each": lambda: postgres_life(6_400, 64, 2),
-    "external worker": lambda: external(4_000),
-    "stream of lines": lambda: stream(200_000),
-    "idle server": idle_memory,
+# The ways of doing the same work that take turns in a measurement, mostly one.
+MEASUREMENTS: dict[str, dict[str, Start]] = {
+    "submit, handler": {"": lambda python: submit(python, "unserved")},
+    "submit, action": {"": lambda python: submit(python, "action")},
+    "submit, processes": {
+        "1": lambda python: submit(python, "unserved"),
+        "2": lambda python: submit(python, "unserved", "--processes", "2"),
+    },
+    "executed, 200 slots": {"": lambda python: executed(python, 2500, WIDE_OPEN)},
+    "executed, 20 slots, 10 per agent": {"": lambda python: executed(python, 1500, FEW_SLOTS)},
+    "python api, 256 callers": {"": life},
+    "postgres, nodes x callers": {
+        "1 x 128": lambda python: postgres_life(python, 128, 1),
+        "2 x 64": lambda python: postgres_life(python, 64, 2),
+    },
+    "external worker": {"": external},
+    "stream of lines": {"": stream},
 }
 
 
-def compare(versions: dict[str, str], rounds: int, only: str) -> None:
-    for name in MEASUREMENTS:
-        if only not in name:
-            continue
-        found: dict[str, list[Row]] = {version: [] for version in versions}
-        for _ in range(rounds):
-            for version, python in versions.items():
-                row = _measured(python, name)
-                if row is not None:
-                    found[version].append(row)
-        for version, rows in found.items():
-            figures = {key: median(row[key] for row in rows) for key in (rows or [{}])[0]}
-            text = " ".join(f"{key}={value:g}" for key, value in figures.items())
-            spread = sorted(row.get("us", 0) for row in rows)
-            print(f"{name:36} {version:8} {text or 'not offered':60} {spread}", flush=True)
+def compare(versions: Mapping[str, str], turns: int, only: str) -> None:
+    for name, ways in MEASUREMENTS.items():
+        if only in name:
+            _measure(name, ways, versions, turns)
+    if only in "idle server":
+        for version, python in versions.items():
+            print(f"{'idle server':34} {version:8}         {_idle_mb(python):8.1f} MB", flush=True)
 
 
-def _measured(python: str, name: str) -> Row | None:
-    command = [python, "-m", "benchmarks.versions", "--measure", name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    if done.returncode:
-        refused = done.returncode == _MISSING or "unrecognized arguments" in done.stderr
-        if not refused:
-            print(done.stderr[-2000:], file=sys.stderr)
-        return None
-    row: Row = json.loads(done.stdout)
-    return row
+def _measure(name: str, ways: Mapping[str, Start], versions: Mapping[str, str], turns: int) -> None:
+    with ExitStack() as stack:
+        running: dict[tuple[str, str], Running] = {}
+        for version, python in versions.items():
+            for way, start in ways.items():
+                try:
+                    running[version, way] = stack.enter_context(start(python))
+                except NotStarted as error:
+                    print(f"{name:34} {version:8} {way:8} {error}", flush=True)
+        for one in running.values():
+            one.work()  # warm
+        found: dict[tuple[str, str], list[tuple[float, float]]] = {key: [] for key in running}
+        for turn in range(turns):
+            for key in list(running)[:: -1 if turn % 2 else 1]:
+                found[key].append(_portion(running[key]))
+    first = next(iter(found))
+    for (version, way), portions in found.items():
+        us, per_s = (median(figures) for figures in zip(*portions, strict=True))
+        text = f"{name:34} {version:8} {way:8} {us:5.0f} us {per_s:8.0f}/s"
+        text += f"  ratio {_ratio(portions, found[first], 0):.3f}"
+        if len(ways) > 1:
+            other = next(key for key in found if key[0] == version)
+            text += f"  rate against {other[1]}: {_ratio(portions, found[other], 1):.2f}"
+        print(text, flush=True)
 
 
-def _us(seconds: float, tasks: int) -> int:
-    return round(seconds / tasks * 1e6)
+def _portion(one: Running) -> tuple[float, float]:
+    """Return the CPU time per task in microseconds, and tasks per second."""
+    before, began = _cpu_seconds(one), time.perf_counter()
+    one.work()
+    took = time.perf_counter() - began
+    return (_cpu_seconds(one) - before) / one.tasks * 1e6, one.tasks / took
+
+
+def _cpu_seconds(one: Running) -> float:
+    return sum(map(harness.living_cpu_seconds, one.pids)) + sum(
+        map(harness.cpu_seconds, one.databases)
+    )
+
+
+def _ratio(
+    portions: list[tuple[float, float]], others: list[tuple[float, float]], place: int
+) -> float:
+    pairs = zip(portions, others, strict=True)
+    return median(mine[place] / other[place] for mine, other in pairs)
+
+
+def _idle_mb(python: str) -> float:
+    with _server(python) as server:
+        server.get("/scheduler/stats")
+        time.sleep(1.0)
+        return server.rss_mb()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("versions", nargs="*", metavar="NAME=PYTHON")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=TURNS, help="portions of each version")
     parser.add_argument("--only", default="", help="only measurements whose name has this word")
-    parser.add_argument("--measure", help=argparse.SUPPRESS)
-    parser.add_argument("--life", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--life", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.measure:
-        print(json.dumps(MEASUREMENTS[arguments.measure]()))
-    elif arguments.life:
+    if arguments.life:
         import uvloop
 
         from fairlane.embedded.app import tune
 
         tune()
-        url, *numbers = arguments.life
-        uvloop.run(_node(url, *map(int, numbers)))
+        uvloop.run(_node(arguments.life[0], int(arguments.life[1])))
     else:
         versions = dict(one.split("=", 1) for one in arguments.versions)
-        compare(versions or {"this": sys.executable}, arguments.rounds, arguments.only)
+        compare(versions or {"this": sys.executable}, arguments.turns, arguments.only)
 
 
 if __name__ == "__main__":

@@ -95,21 +95,21 @@ def measure(module: str, tasks: int) -> dict[str, Any]:
         tally.touch()
         (folder / "data").mkdir()
         server = cleanup.enter_context(stack.server(folder / "data"))
-        worker = cleanup.enter_context(_role(module, "worker", server.url, str(tally)))
-        _line(worker)
+        worker = cleanup.enter_context(role(module, "worker", server.url, str(tally)))
+        next_line(worker)
         asyncio.run(stack.register(server.url))
-        client = cleanup.enter_context(_role(module, "client", server.url, str(count)))
-        _line(client)  # warmed up
-        _until(tally, WARM)
+        client = cleanup.enter_context(role(module, "client", server.url))
+        next_line(client)  # warmed up
+        until(tally, WARM)
         before = stack.facts(server.url)
         groups = (server.processes, (worker.pid,), (client.pid,))
         used = [sum(map(cpu_seconds, group)) for group in groups]
         began = time.perf_counter()
         assert client.stdin is not None
-        client.stdin.write("go\n")
+        client.stdin.write(f"{count}\n")
         client.stdin.flush()
-        took = json.loads(_line(client))["seconds"]
-        _until(tally, WARM + count)
+        took = json.loads(next_line(client))["seconds"]
+        until(tally, WARM + count)
         seconds = time.perf_counter() - began
         time.sleep(0.5)  # the last reports
         now = [sum(map(cpu_seconds, group)) for group in groups]
@@ -133,7 +133,7 @@ def measure(module: str, tasks: int) -> dict[str, Any]:
     }
 
 
-def _until(tally: Path, count: int) -> None:
+def until(tally: Path, count: int) -> None:
     give_up_at = time.monotonic() + DRAIN_SECONDS_MAX
     while tally.stat().st_size < count:
         if time.monotonic() > give_up_at:
@@ -143,13 +143,13 @@ def _until(tally: Path, count: int) -> None:
 
 
 @contextmanager
-def _role(module: str, *words: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "benchmarks.stacks.harness", module, *words]
+def role(module: str, *words: str, python: str = sys.executable) -> Iterator[subprocess.Popen[str]]:
+    command = [python, "-m", "benchmarks.stacks.harness", module, *words]
     with started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         yield process
 
 
-def _line(process: subprocess.Popen[str]) -> str:
+def next_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
@@ -184,6 +184,16 @@ def own_cpu_seconds(pid: int, *, ended: bool = False) -> float:
     except OSError:
         return 0.0  # it has just ended: its parent has its time
     return sum(map(int, fields[11 : 15 if ended else 13])) / _TICKS
+
+
+def living_cpu_seconds(pid: int) -> float:
+    """User and system time of a process and its living descendants, in nanoseconds' steps."""
+    return sum(map(_exact_cpu_seconds, [pid, *descendants(pid)]))
+
+
+def _exact_cpu_seconds(pid: int) -> float:
+    """Read the CPU clock of a process, whose number the C library computes like this."""
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 def descendants(pid: int) -> list[int]:
@@ -231,7 +241,8 @@ def post_json(url: str, body: Any) -> Any:
 # -------------------------------------------------------------------- client and worker processes
 
 
-async def _submit(stack: Stack, url: str, count: int) -> None:
+async def _submit(stack: Stack, url: str) -> None:
+    """Submit as many tasks as each line of the input says, and print how long it took."""
     submit = await stack.connect(url)
 
     async def callers(total: int) -> None:
@@ -245,11 +256,10 @@ async def _submit(stack: Stack, url: str, count: int) -> None:
 
     await callers(WARM)
     print("warm", flush=True)
-    await asyncio.to_thread(sys.stdin.readline)
-    began = time.perf_counter()
-    await callers(count)
-    print(json.dumps({"seconds": time.perf_counter() - began}), flush=True)
-    await asyncio.Event().wait()  # until it is terminated, so that its CPU time can be read
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        began = time.perf_counter()
+        await callers(int(line))
+        print(json.dumps({"seconds": time.perf_counter() - began}), flush=True)
 
 
 async def _work(stack: Stack, url: str, tally: str) -> None:
@@ -275,7 +285,7 @@ def main() -> None:
     arguments = parser.parse_args()
     words = arguments.words
     if arguments.role == "client":
-        asyncio.run(_submit(load(arguments.module), words[0], int(words[1])))
+        asyncio.run(_submit(load(arguments.module), words[0]))
     elif arguments.role == "worker":
         asyncio.run(_work(load(arguments.module), *words))
     else:
