@@ -139,10 +139,10 @@ class Api:
 async def eventually(
     look: Callable[[], Awaitable[T | None]], *, seconds: float = WAIT_SECONDS
 ) -> T:
-    """What `look` finds, as soon as it finds something."""
+    """What `look` finds, as soon as that is neither None nor False."""
     try:
         async with asyncio.timeout(seconds):
-            while (found := await look()) is None:  # noqa: ASYNC110 - nobody announces it
+            while (found := await look()) is None or found is False:  # noqa: ASYNC110 - nobody says
                 await asyncio.sleep(0.01)
             return found
     except TimeoutError:

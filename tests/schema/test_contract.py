@@ -118,6 +118,7 @@ async def test_every_response_is_as_declared(
     await talk(contract)
     await queue(contract)
     await plan(contract, app)
+    await app.node.look()
     await operate(contract)
     await app.node.look()
     await read(contract)
