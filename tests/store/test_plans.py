@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
 import apsw.ext
 import pytest
 
+from fairlane.clock import ManualClock
 from fairlane.store import queries
 from fairlane.store.opening import open_store
+from tests.store.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from fairlane.store.queries import Statement
 
@@ -165,6 +168,9 @@ def sqlite_plans(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 # -------------------------------------------------------------------- PostgreSQL
 
+BACKLOG = 3000
+PREPARED_AFTER = 12  # commits; the driver prepares a statement, then the server tries some plans
+
 # The index that each statement of the hot path is meant to use.
 INTENDED = {
     "task_by_id": {"task_id_key"},
@@ -311,7 +317,6 @@ def postgres_plans(fresh_postgres: str) -> Iterator[Any]:
     ).fetchall()
     for (table,) in tables:
         connection._connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
-    connection._connection.execute("SET enable_seqscan = off")
     yield connection
     connection.close()
 
@@ -335,6 +340,47 @@ def test_postgres_uses_the_intended_indexes(postgres_plans: Any) -> None:
         used = set(re.findall(r"Index (?:Only )?Scan (?:Backward )?(?:using|on) (\w+)", found))
         assert intended <= used, f"{name}:\n{found}"
         assert "Seq Scan on" not in found, f"{name}:\n{found}"
+
+
+def test_plans_made_while_a_store_is_empty_never_read_the_backlog(fresh_postgres: str) -> None:
+    """A node keeps the plans of its first commits, whatever the database learns later."""
+    store, clock = open_store(fresh_postgres), ManualClock()
+    store.migrate()
+    nodes = [Scheduler(store, clock, name) for name in ("node_1", "node_2")]
+    names = (f"task-{n}" for n in itertools.count())
+
+    def work(node: Scheduler) -> None:
+        node.submit(next(names))
+        node.complete(node.start(node.lease_one()))
+
+    for _ in range(PREPARED_AFTER):
+        for node in nodes:
+            work(node)
+    for agent in range(BACKLOG // 500):
+        nodes[0].submit(*(next(names) for _ in range(500)), agent=f"agent-{agent}")
+    before = entries_read(nodes)
+    for node in nodes:
+        work(node)
+    after = entries_read(nodes)
+    for node in nodes:
+        node.close()
+    read = {name: after[name] - before.get(name, 0) for name in after}
+    assert read["task_pkey"] > 0
+    assert {name: n for name, n in read.items() if n > BACKLOG // 10} == {}
+
+
+def entries_read(nodes: Sequence[Scheduler]) -> dict[str, int]:
+    """How much the writers have read from each table in sequence, and from each index."""
+    for node in nodes:
+        writer: Any = node.engine._connection
+        writer._connection.execute("SELECT pg_stat_force_next_flush()")
+    with nodes[0].store.copier() as connection:
+        return dict(
+            connection.execute(
+                "SELECT relname, seq_tup_read FROM pg_stat_user_tables "
+                "UNION ALL SELECT indexrelname, idx_tup_read FROM pg_stat_user_indexes"
+            ).fetchall()
+        )
 
 
 def test_every_statement_is_understood_by_its_database(
