@@ -96,7 +96,7 @@ LISTS = {
 SQLITE = queries.load(queries.SQLITE)
 POSTGRES = queries.load(queries.POSTGRES)
 POSTGRES_ONLY = {
-    *("moment", "lock_moment", "lock_moment_limited"),
+    *("moment", "lock_moment", "lock_moment_limited", "task_changed"),
     *("writer_begin", "holder_end", "node_lock", "node_missing", "node_unlocked"),
 }
 
@@ -223,7 +223,8 @@ INTENDED = {
     "task_overdue": {"task_deadline"},
     "task_abandoned": {"task_lease"},
     "task_leased": {"task_lease"},
-    "task_stopped": {"task_lease"},
+    "task_changed": {"task_pkey"},
+    "task_stopped": {"task_stopped"},
     "task_due": {"task_delay"},
     "next_due": {"task_deadline", "task_lease", "task_delay"},
     "task_old": {"task_ended"},

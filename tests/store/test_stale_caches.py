@@ -10,6 +10,11 @@ import psycopg
 import pytest
 
 from fairlane.clock import ManualClock, SystemClock
+from fairlane.core.errors import LeaseLost
+from fairlane.core.model import Task
+from fairlane.engine.commands import Complete, Prune
+from fairlane.store import transaction
+from fairlane.store.ahead import ReadAhead
 from fairlane.store.opening import open_store
 from fairlane.store.postgres import PostgresConnection
 from tests.cli.processes import FAIRLANE, environment
@@ -20,14 +25,17 @@ from tests.store.stores import back_up
 from tests.store.test_statements import CountingStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from fairlane.core.model import Task
-    from fairlane.store.base import Read, Store
+    from fairlane.store.base import Read, Row, Store
+    from fairlane.store.counters import WriterCache
 
 LONG_MS = 600_000
 CLOCK_READ = 1  # where the process's clock judges, as in tests, its distance is read again
-CACHED = {"lane_all", "line_find", "line_of_tasks", "session_find", "task_by_seq", "task_stopped"}
+CACHED = {
+    *("lane_all", "line_find", "line_of_tasks", "session_find"),
+    *("task_by_seq", "task_changed", "task_stopped"),
+}
 
 
 def other_node(store: Store, clock: ManualClock) -> Scheduler:
@@ -190,6 +198,67 @@ def test_a_look_that_changes_nothing_keeps_the_caches(postgres_store: Store) -> 
     assert not mine.apply().committed
     mine.submit("a2")
     assert mine.engine.round_trips == 3  # only the lines of its agent are read
+    assert_sound(mine.reader, mine.engine.policy)
+    other.close()
+    mine.close()
+
+
+def test_only_tasks_that_another_process_changed_are_read_again(
+    postgres_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[list[int]] = []
+    take = ReadAhead._take_tasks
+
+    def noted(ahead: ReadAhead, changed: Sequence[Row], cache: WriterCache) -> None:
+        read.append([row[0] for row in changed])
+        take(ahead, changed, cache)
+
+    monkeypatch.setattr(ReadAhead, "_take_tasks", noted)
+    mine = Scheduler(postgres_store, ManualClock(), NODE)
+    other = other_node(postgres_store, mine.clock)
+    mine.submit("a1", "a2", "a3", "a4")
+    started, renewed, cancelled, theirs = (grant.task for grant in mine.lease(4, ttl_ms=LONG_MS))
+    mine.start(started)
+    mine.renew(renewed, LONG_MS)
+    other.cancel(cancelled.id)
+    other.complete(theirs, "1")
+    other.submit("b1")
+    tasks = (started, renewed, cancelled, theirs)
+    read.clear()
+    answers = mine.apply(*(Complete(task.seq, task.fencing_token) for task in tasks)).answers
+    assert [sorted(seqs) for seqs in read] == [[cancelled.seq, theirs.seq]]
+    states = [one.state for one in answers if isinstance(one, Task)]
+    assert states == ["done", "done", "cancelled", "done"]
+    assert_sound(mine.reader, mine.engine.policy)
+    other.close()
+    mine.close()
+
+
+def test_a_known_task_that_was_deleted_is_unknown_again(postgres_store: Store) -> None:
+    mine = Scheduler(postgres_store, ManualClock(), NODE)
+    other = other_node(postgres_store, mine.clock)
+    mine.submit("a1")
+    task = mine.lease_one(ttl_ms=LONG_MS)
+    other.complete(task)
+    other.clock.advance(mine.engine.policy.retention.ttl_ms + 1)
+    assert other.ask(Prune(dry_run=False)) == 1
+    refused = mine.refused(Complete(task.seq, task.fencing_token))
+    assert isinstance(refused, LeaseLost)
+    assert_sound(mine.reader, mine.engine.policy)
+    other.close()
+    mine.close()
+
+
+def test_tasks_that_others_ended_do_not_pile_up(
+    postgres_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction, "KNOWN_MAX", 5)
+    mine = Scheduler(postgres_store, ManualClock(), NODE)
+    other = other_node(postgres_store, mine.clock)
+    for number in range(12):
+        mine.submit(f"a{number}")
+        other.complete(mine.lease_one())
+        assert len(mine.engine._cache.known) <= 5
     assert_sound(mine.reader, mine.engine.policy)
     other.close()
     mine.close()

@@ -218,7 +218,7 @@ class Engine:
         self._cache = WriterCache(alone=not store.shared)
         # On a shared store: another node has written since the last commit; and before that one.
         self._stale = self._was_stale = True
-        self._ahead = ReadAhead((), (), name)
+        self._ahead = ReadAhead((), (), name, {})
         self._to_stop: list[Key] | None = None  # leases to stop, if they were read
         self._connection: Connection | None = None
         self._steps = clock_steps.Steps(clock)
@@ -476,7 +476,7 @@ class Engine:
         self._was_stale = self._stale = self._stale or connection.changed_outside()
         self._to_stop = None
         if self._stale:
-            self._cache.clear()
+            self._cache.doubt()
             self._to_stop = self._ahead.take(connection.read(self._ahead.reads), self._cache)
 
     def _plan_reads(self, connection: Connection, batch: Sequence[object]) -> None:
@@ -494,7 +494,7 @@ class Engine:
             if isinstance(request, commands.Report):
                 reports += request.reports
         seqs = (report.seq for report in reports)
-        self._ahead = ReadAhead(seqs, pairs, self.name)
+        self._ahead = ReadAhead(seqs, pairs, self.name, self._cache.known)
         if self._stale or self._was_stale:
             connection.read_ahead(self._ahead.reads)
 

@@ -29,6 +29,7 @@ class SchedulerRow(NamedTuple):
     """The newest numbers that were assigned, and counters of the whole store.
 
     `moment` is the database's time if its clock is authoritative, None if the process's clock is.
+    `transaction` is the number of this transaction in a shared store, which its rows bear.
     """
 
     last_seq: int
@@ -41,6 +42,7 @@ class SchedulerRow(NamedTuple):
     last_number: int = 0
     reservations: int = 0
     moment: int | None = None
+    transaction: int | None = None
 
 
 class Read(NamedTuple):

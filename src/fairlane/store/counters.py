@@ -26,6 +26,7 @@ from fairlane.store.tables.lines import BY_SHARE, URGENT, Order, Pair
 
 _number: Final = operator.attrgetter("id")
 _LINES_MAX: Final = 20_000  # about 10 MB
+KNOWN_MAX: Final = 20_000  # about as much
 
 
 class WriterCache:
@@ -34,11 +35,15 @@ class WriterCache:
 
     It is valid only while no other process writes; `alone` says whether that is guaranteed. Nothing
     but tasks is copied: a transaction changes the rest, so a rollback must `clear` the cache.
+
+    On a shared store, `known` has the same tasks with the transactions that wrote their rows. It
+    stays when another process has written: a row that bears the same number is still the same.
     """
 
     def __init__(self, *, alone: bool = False) -> None:
         self.alone = alone
         self.tasks: dict[int, Task] = {}
+        self.known: dict[int, tuple[Task, int]] = {}
         self.sessions: dict[str, Session] = {}
         # By lane and agent, then by capability.
         self.lines: dict[tuple[str, str], dict[str, Line]] = {}
@@ -49,6 +54,11 @@ class WriterCache:
         self.steps: dict[int, StepIndex] = {}  # of tasks with open leases that have recorded some
 
     def clear(self) -> None:
+        self.known.clear()
+        self.doubt()
+
+    def doubt(self) -> None:
+        """Forget what another process may have changed."""
         self.lanes = None
         self.idle.clear()
         self.tasks.clear()

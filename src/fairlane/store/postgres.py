@@ -182,7 +182,7 @@ class PostgresConnection:
         self._sync()
         now, self._own, self._found = moment.fetchall()[0][:3]
         self._ahead = [cursor.fetchall() for cursor in ahead]
-        return SchedulerRow(*lock.fetchall()[0])._replace(moment=now)
+        return SchedulerRow(*lock.fetchall()[0])._replace(moment=now, transaction=self._own)
 
     def read_ahead(self, reads: Sequence[Read]) -> None:
         self._reads = reads

@@ -19,7 +19,7 @@ from fairlane.core.resources import BudgetSpent, Reservation
 from fairlane.core.steps import Step, StepBrief, StepIndex
 from fairlane.store.accounts import Accounts
 from fairlane.store.base import Connection, SchedulerRow
-from fairlane.store.counters import Counters, WriterCache
+from fairlane.store.counters import KNOWN_MAX, Counters, WriterCache
 from fairlane.store.draft import DraftLookup
 from fairlane.store.lookup import Lookup, StoreLookup
 from fairlane.store.tables import checkpoints as checkpoint_table
@@ -57,6 +57,8 @@ class Transaction:
         self.changed = False
         self._cache = cache or WriterCache()
         self._tasks: dict[int, Task] = {}
+        self._number = row.transaction
+        self._rewritten: set[int] = set()  # tasks whose rows change without a `Change`
         self.counters = Counters(
             connection, now=now, last_line=row.last_line, policy=policy, cache=self._cache
         )
@@ -161,10 +163,24 @@ class Transaction:
             else:
                 self._cache.tasks.pop(seq, None)
                 self._cache.steps.pop(seq, None)
+        if self._number is not None:
+            self._save_known(self._number)
         if sum(map(len, self._cache.steps.values())) > STEPS_CACHED_MAX:
             self._cache.steps.clear()
         self.counters.save_to_cache()
         self.accounts.save_to_cache()
+
+    def _save_known(self, number: int) -> None:
+        """Note which rows of tasks with open leases this transaction has written."""
+        known = self._cache.known
+        written = {change.after.seq for change in self.changes} | self._rewritten
+        for seq, task in self._tasks.items():
+            if task.lease_expires_at is None:
+                known.pop(seq, None)
+            elif seq in written:
+                known[seq] = (task, number)
+        if len(known) > KNOWN_MAX:  # other processes may have ended many of these leases
+            known.clear()
 
     def step_indexes(self, tasks: Iterable[Task]) -> Mapping[int, StepIndex]:
         """Return the recorded steps of tasks, without their values."""
@@ -237,6 +253,7 @@ class Transaction:
         self.unwritten.write()
         task_table.renew(self.connection, newest.values())
         self._tasks.update(newest)
+        self._rewritten.update(newest)
         for task in newest.values():
             self._note_due(task)
 
@@ -275,6 +292,7 @@ class Transaction:
     def note_steps(self, task: Task) -> None:
         """Note a task that has one more step, without an event."""
         self._tasks[task.seq] = task
+        self._rewritten.add(task.seq)
 
     def tell_step(self, task: Task, step: Step) -> None:
         detail = f"{step.number} {step.name}"

@@ -104,6 +104,13 @@ SELECT {task} FROM rows JOIN task ON task.id = rows.id
 -- rows: seq int
 SELECT {task} FROM rows JOIN task ON task.seq = rows.seq
 
+-- Of the given tasks those whose rows another transaction wrote than the given one; one that is gone
+-- has nulls.
+-- name: task_changed @postgres
+-- rows: seq int, transaction int
+SELECT rows.seq, task.xmin::text::bigint, {task} FROM rows LEFT JOIN task ON task.seq = rows.seq
+WHERE task.seq IS NULL OR task.xmin::text::bigint <> rows.transaction
+
 -- name: task_update
 -- rows: seq int, was text, was_token int, state text, gate text, attempts int, deadline_at int, eligible_at int, queued_at int, started_at int, completed_at int, token int, worker text, lease_expires_at int, unmet int, preempt int, deadline_ms int, unapproved int
 UPDATE task SET state = rows.state, gate = rows.gate, attempts = rows.attempts,
@@ -359,7 +366,7 @@ SELECT
 -- name: task_stopped
 SELECT seq, token FROM task
 WHERE lease_expires_at IS NOT NULL AND worker = :worker
-  AND (state IN ('cancelled', 'failed') OR preempt = 1)
+  AND (state = 'cancelled' OR state = 'failed' OR preempt = 1)
 
 -- name: task_leased
 SELECT {task} FROM task WHERE lease_expires_at IS NOT NULL ORDER BY lease_expires_at, seq
