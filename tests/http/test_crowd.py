@@ -1,9 +1,11 @@
-"""Many streams that are read slowly or not at all do not delay other callers."""
+"""Many connections, and streams that nobody reads, do not delay other callers."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import socket
 import time
 from typing import TYPE_CHECKING
@@ -43,6 +45,25 @@ async def test_streams_that_nobody_reads_hold_up_nobody(
             deaf.enter_context(_asks_and_does_not_read(server, f"/events?{query}"))
         await steadily(lambda: _rounds(server))
         assert await eventually(lambda: _streaming(server))
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_many_connections_at_once_wait_for_a_busy_server(
+    serve: Serve, processes: int
+) -> None:
+    server = await serve(processes=processes)
+    with contextlib.ExitStack() as crowd:
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            callers = [
+                crowd.enter_context(_asks_and_does_not_read(server, "/health/live"))
+                for _ in range(STREAMS)
+            ]
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        for caller in callers:
+            answer = await asyncio.to_thread(caller.recv, 100)
+            assert answer.startswith(b"HTTP/1.1 200 ")
 
 
 async def _submit_many(server: Server) -> None:

@@ -39,6 +39,7 @@ from fairlane.http.cross_site import (
     authorities,
     bracketed,
 )
+from fairlane.http.limits import UNACCEPTED_MAX
 from fairlane.http.server import HttpServer
 from fairlane.mcp.endpoint import McpEndpoint
 from fairlane.schema import wire
@@ -312,7 +313,7 @@ def _listen_unix(path: str) -> socket.socket:
         _remove_stale(path)
         listener.bind(path)
         Path(path).chmod(0o700)
-        listener.listen(1024)
+        listener.listen(UNACCEPTED_MAX)
     except OSError as error:
         listener.close()
         raise OperatorError(
@@ -348,7 +349,7 @@ def _listen(host: str, port: int) -> socket.socket:
         raise OperatorError(
             f"cannot listen on {bracketed(host)}:{port}: {error.strerror}; {_way_out(error)}"
         ) from None
-    listener.listen(1024)
+    listener.listen(UNACCEPTED_MAX)
     listener.setblocking(False)
     return listener
 

@@ -16,6 +16,7 @@ STREAM_SILENCES_MAX: Final = 6  # so many times READ_SECONDS may a stream of tas
 # sent while the server closes is lost.
 IDLE_SECONDS: Final = 75.0
 CONNECTIONS_MAX: Final = 10_000
+UNACCEPTED_MAX: Final = 1024  # connections; if there are more, they wait a second and try again
 _FILES_KEPT: Final = 256  # file descriptors for the store, outbound requests and everything else
 URL_BYTES_MAX: Final = 8192
 HEADERS_MAX: Final = 100

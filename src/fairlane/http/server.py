@@ -7,6 +7,7 @@ import itertools
 import secrets
 import socket
 
+from fairlane.http import limits
 from fairlane.http.connection import HttpConnection
 from fairlane.http.cross_site import Doorkeeper
 from fairlane.http.driver import Driver
@@ -36,10 +37,15 @@ class HttpServer:
         self._numbers = itertools.count(1)
 
     async def start(self, listener: socket.socket) -> None:
+        most = limits.UNACCEPTED_MAX
         if listener.family == getattr(socket, "AF_UNIX", None):
-            self._listening = await self.loop.create_unix_server(self._connect, sock=listener)
+            self._listening = await self.loop.create_unix_server(
+                self._connect, sock=listener, backlog=most
+            )
         else:
-            self._listening = await self.loop.create_server(self._connect, sock=listener)
+            self._listening = await self.loop.create_server(
+                self._connect, sock=listener, backlog=most
+            )
 
     async def adopt(self, connection: socket.socket) -> None:
         """Serve a connection that was accepted elsewhere."""
