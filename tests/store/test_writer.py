@@ -656,6 +656,28 @@ async def test_a_crowd_that_needs_more_turns_has_the_time_of_a_commit(
     assert sizes[:2] == [CROWD + 2, CROWD + 1]
 
 
+async def test_callers_in_fronts_are_not_waited_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "ECHO_SECONDS", 2 * WAIT_SECONDS)
+    gate, clock, loop = Gate(COMMIT), ManualClock(), asyncio.get_running_loop()
+    desk = Desk(WatchedStore(store, gate), clock)
+    await desk.submit("first")
+    gate.shut()
+    replies = [loop.create_future() for _ in range(2 * CROWD)]
+    desk.writer.take([(Submit([submission(f"{id(one)}")]), one) for one in replies], loop)
+    await eventually(gate.reached.is_set)
+    alone = desk.ask(Submit([submission("alone")]))
+    await desk.posted(1)
+    clock.advance(round(2000 * WAIT_SECONDS))
+    before = len(desk.outcomes)
+    gate.open()
+    await asyncio.wait_for(asyncio.gather(*replies, alone), WAIT_SECONDS)
+    sizes = [len(outcome.answers) for outcome in desk.outcomes[before:]]
+    desk.writer.stop()
+    assert sizes[:2] == [2 * CROWD, 1]
+
+
 async def test_a_caller_whose_loop_is_stuck_does_not_hold_up_others(store: Store) -> None:
     gate = Gate(COMMIT)
     desk = Desk(WatchedStore(store, gate), SystemClock())

@@ -1,6 +1,6 @@
 """The connection between two processes of one server: requests, answers and notices in batches.
 
-Both ends are alike. What one turn of the event loop sends leaves as one frame: four bytes of length
+Both ends are alike. What one turn of the event loop sends leaves in frames: four bytes of length
 and a MessagePack list of (number, type, value). A number above zero is a request, the same number
 below zero its answer, zero a notice. The connection is a pair of sockets that the parent passes to
 its child, so no other process can reach it.
@@ -23,6 +23,7 @@ log = logging.getLogger("fairlane.links")
 
 _SIZE_BYTES: Final = 4
 _UNSENT_BYTES_MAX: Final = 1 << 20  # beyond this the link is full
+_FRAME_ITEMS_MAX: Final = 32  # the other process handles them while this one makes more
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(list[tuple[int, str, msgspec.Raw]])
 
@@ -152,6 +153,8 @@ class Link(asyncio.Protocol):
         if not self._outgoing:
             self.loop.call_soon(self._flush)
         self._outgoing.append((number, *codec.tagged(value)))
+        if len(self._outgoing) == _FRAME_ITEMS_MAX:
+            self._flush()
 
     def _flush(self) -> None:
         if self._transport is None or self._transport.is_closing() or not self._outgoing:

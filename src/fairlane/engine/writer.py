@@ -5,8 +5,9 @@ arrive together; the answers of a commit go to each loop in one hop. A batch tha
 with those answers waits a few turns of the loop for the requests that follow from them: a worker
 that gets ten tasks starts ten, and one commit is cheaper than two. After an answer to many callers
 it waits longer, because callers in other processes need more than a few turns, but not longer than
-the last commit took. Leases that find nothing wait here and are tried again whenever a task may
-have become ready; the thread sleeps until a request arrives or something is due.
+the last commit took. It does not wait for the fronts of this server: they work during a commit, and
+would only take turns with it. Leases that find nothing wait here and are tried again whenever a
+task may have become ready; the thread sleeps until a request arrives or something is due.
 """
 
 from __future__ import annotations
@@ -64,13 +65,14 @@ CLOCK_JUMP_SECONDS: Final = 1.0  # how late a step of the wall clock may be noti
 class Ticket(msgspec.Struct, eq=False):
     """One waiting caller. `loop` is None if it waits in a thread.
 
-    `asked_at` is a time of the monotonic clock.
+    `asked_at` is a time of the monotonic clock. With `elsewhere`, another process answers it.
     """
 
     request: Any
     future: Any
     loop: asyncio.AbstractEventLoop | None = None
     asked_at: float = 0.0
+    elsewhere: bool = False
 
 
 def _of_thread(request: object) -> Ticket:
@@ -178,7 +180,7 @@ class Writer:
     def take(self, asked: Iterable[tuple[object, object]], loop: asyncio.AbstractEventLoop) -> None:
         """Queue requests of another process, with the replies that are used like futures."""
         now = self.engine.clock.monotonic()
-        tickets = [Ticket(request, reply, loop, now) for request, reply in asked]
+        tickets = [Ticket(request, reply, loop, now, elsewhere=True) for request, reply in asked]
         if len(self._inbox) >= INBOX_MAX:
             busy = [one for one in tickets if isinstance(one.request, _ADMITS)]
             tickets = [one for one in tickets if not isinstance(one.request, _ADMITS)]
@@ -428,8 +430,9 @@ class Writer:
         if served:
             served = self._take_out(served)
         self._tell(outcome)
-        ended = sum(isinstance(ticket.request, _LAST) for ticket in batch)
-        count = len(batch) - ended + sum(len(grants) for _, grants in served)
+        ended = sum(ticket.elsewhere or isinstance(ticket.request, _LAST) for ticket in batch)
+        count = len(batch) - ended
+        count += sum(len(grants) for ticket, grants in served if not ticket.elsewhere)
         answered = answers + served
         with self._wake:
             self._answered, self._returned = count, 0
