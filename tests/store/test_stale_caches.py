@@ -25,7 +25,7 @@ from tests.store.stores import back_up
 from tests.store.test_statements import CountingStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from fairlane.store.base import Read, Row, Store
     from fairlane.store.counters import WriterCache
@@ -56,6 +56,17 @@ def by_command(mine: Scheduler, *arguments: str) -> None:
     subprocess.run(
         command, check=True, timeout=WAIT_SECONDS, env=environment(), capture_output=True
     )
+
+
+@pytest.fixture
+def nodes(postgres_store: Store) -> Iterator[tuple[Scheduler, Scheduler]]:
+    """Two nodes on a store, which is sound in the end."""
+    mine = Scheduler(postgres_store, ManualClock(), NODE)
+    other = other_node(postgres_store, mine.clock)
+    yield mine, other
+    assert_sound(mine.reader, mine.engine.policy)
+    other.close()
+    mine.close()
 
 
 WRITERS: dict[str, Callable[[Scheduler, Task], Any]] = {
@@ -131,9 +142,10 @@ def test_a_node_that_is_alone_reads_nothing_again(postgres_store: Store) -> None
     mine.close()
 
 
-def test_a_batch_after_another_node_takes_two_round_trips(postgres_store: Store) -> None:
-    mine = Scheduler(postgres_store, ManualClock(), NODE)
-    other = other_node(postgres_store, mine.clock)
+def test_a_batch_after_another_node_takes_two_round_trips(
+    nodes: tuple[Scheduler, Scheduler],
+) -> None:
+    mine, other = nodes
     mine.submit("a1", "a2")
     one, two = (grant.task for grant in mine.lease(2))
     other.submit("b1")
@@ -144,9 +156,6 @@ def test_a_batch_after_another_node_takes_two_round_trips(postgres_store: Store)
     assert mine.engine.round_trips == 2 + CLOCK_READ
     mine.submit("a3")
     assert mine.engine.round_trips == 2
-    assert_sound(mine.reader, mine.engine.policy)
-    other.close()
-    mine.close()
 
 
 def test_what_was_planned_for_one_batch_is_not_read_by_the_next(
@@ -190,21 +199,17 @@ def test_two_nodes_agree_whatever_isolation_the_database_prefers(postgres_store:
         node.close()
 
 
-def test_a_look_that_changes_nothing_keeps_the_caches(postgres_store: Store) -> None:
-    mine = Scheduler(postgres_store, ManualClock(), NODE)
-    other = other_node(postgres_store, mine.clock)
+def test_a_look_that_changes_nothing_keeps_the_caches(nodes: tuple[Scheduler, Scheduler]) -> None:
+    mine, other = nodes
     mine.submit("a1")
     other.submit("b1")
     assert not mine.apply().committed
     mine.submit("a2")
     assert mine.engine.round_trips == 3  # only the lines of its agent are read
-    assert_sound(mine.reader, mine.engine.policy)
-    other.close()
-    mine.close()
 
 
 def test_only_tasks_that_another_process_changed_are_read_again(
-    postgres_store: Store, monkeypatch: pytest.MonkeyPatch
+    nodes: tuple[Scheduler, Scheduler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[list[int]] = []
     take = ReadAhead._take_tasks
@@ -214,8 +219,7 @@ def test_only_tasks_that_another_process_changed_are_read_again(
         take(ahead, changed, cache)
 
     monkeypatch.setattr(ReadAhead, "_take_tasks", noted)
-    mine = Scheduler(postgres_store, ManualClock(), NODE)
-    other = other_node(postgres_store, mine.clock)
+    mine, other = nodes
     mine.submit("a1", "a2", "a3", "a4")
     started, renewed, cancelled, theirs = (grant.task for grant in mine.lease(4, ttl_ms=LONG_MS))
     mine.start(started)
@@ -229,14 +233,10 @@ def test_only_tasks_that_another_process_changed_are_read_again(
     assert [sorted(seqs) for seqs in read] == [[cancelled.seq, theirs.seq]]
     states = [one.state for one in answers if isinstance(one, Task)]
     assert states == ["done", "done", "cancelled", "done"]
-    assert_sound(mine.reader, mine.engine.policy)
-    other.close()
-    mine.close()
 
 
-def test_a_known_task_that_was_deleted_is_unknown_again(postgres_store: Store) -> None:
-    mine = Scheduler(postgres_store, ManualClock(), NODE)
-    other = other_node(postgres_store, mine.clock)
+def test_a_known_task_that_was_deleted_is_unknown_again(nodes: tuple[Scheduler, Scheduler]) -> None:
+    mine, other = nodes
     mine.submit("a1")
     task = mine.lease_one(ttl_ms=LONG_MS)
     other.complete(task)
@@ -244,21 +244,14 @@ def test_a_known_task_that_was_deleted_is_unknown_again(postgres_store: Store) -
     assert other.ask(Prune(dry_run=False)) == 1
     refused = mine.refused(Complete(task.seq, task.fencing_token))
     assert isinstance(refused, LeaseLost)
-    assert_sound(mine.reader, mine.engine.policy)
-    other.close()
-    mine.close()
 
 
 def test_tasks_that_others_ended_do_not_pile_up(
-    postgres_store: Store, monkeypatch: pytest.MonkeyPatch
+    nodes: tuple[Scheduler, Scheduler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction, "KNOWN_MAX", 5)
-    mine = Scheduler(postgres_store, ManualClock(), NODE)
-    other = other_node(postgres_store, mine.clock)
+    mine, other = nodes
     for number in range(12):
         mine.submit(f"a{number}")
         other.complete(mine.lease_one())
         assert len(mine.engine._cache.known) <= 5
-    assert_sound(mine.reader, mine.engine.policy)
-    other.close()
-    mine.close()
