@@ -11,8 +11,8 @@ import pytest
 from fairlane.http.heads import HEAD_BYTES_MAX, HEADS_MAX, KnownHeads
 from fairlane.http.messages import Answer, HttpRequest
 from tests.hostile.echo import Echo
-from tests.hostile.test_pieces import CHUNKS, JSON, LAST, _parsed, bytes_of
-from tests.hostile.wires import SECONDS_MAX, Door, Hurried, door
+from tests.hostile.test_pieces import CHUNKS, JSON, LAST, bytes_of, said
+from tests.hostile.wires import Door, Hurried, door
 
 if TYPE_CHECKING:
     from fairlane.http.server import HttpServer
@@ -87,20 +87,8 @@ async def told(
     entry: Door, turns: list[str], address: str = "127.0.0.1"
 ) -> list[tuple[int, bytes]]:
     """What is answered if each text arrives after the server could answer the one before."""
-    wire = await entry.open(address)
-    reading = asyncio.create_task(wire._reader.read())
-    try:
-        for text in turns:
-            if wire._writer.is_closing():
-                break
-            wire._writer.write(bytes_of(text, entry))
-            await asyncio.sleep(TURN_SECONDS)
-        async with asyncio.timeout(SECONDS_MAX):
-            raw = await reading
-    finally:
-        reading.cancel()
-        await wire.close()
-    return [(one.status, one.body) for one in _parsed(raw)]
+    pieces = [bytes_of(text, entry) for text in turns]
+    return await said(entry, pieces, address=address, between=lambda: asyncio.sleep(TURN_SECONDS))
 
 
 @pytest.mark.parametrize("text", KNOWN)

@@ -17,6 +17,8 @@ from fairlane.http.connection import _split
 from tests.hostile.wires import SECONDS_MAX, Said
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from tests.hostile.echo import Echo
     from tests.hostile.wires import Door
 
@@ -38,15 +40,27 @@ REFUSED = [
 ]
 
 
-async def said(entry: Door, pieces: list[bytes]) -> list[tuple[int, bytes]]:
+async def _read_each() -> None:
+    for _ in range(3):  # so that the server reads a piece before the next
+        await asyncio.sleep(0)
+
+
+async def said(
+    entry: Door,
+    pieces: list[bytes],
+    *,
+    address: str = "127.0.0.1",
+    between: Callable[[], Awaitable[None]] = _read_each,
+) -> list[tuple[int, bytes]]:
     """What is answered to pieces that arrive one by one."""
-    wire = await entry.open()
+    wire = await entry.open(address)
     reading = asyncio.create_task(wire._reader.read())
     try:
         for piece in pieces:
+            if wire._writer.is_closing():
+                break
             wire._writer.write(piece)
-            for _ in range(3):  # so that the server reads it before the next
-                await asyncio.sleep(0)
+            await between()
         async with asyncio.timeout(SECONDS_MAX):
             raw = await reading
     finally:
