@@ -2,8 +2,8 @@
 
 If another node has written between two transactions, the cache is in doubt. Then the rows that the
 batch names are read in one round trip; where that was to be expected, in the one that takes the
-lock. Of tasks that this node knows, only those that another process has changed are sent. The rest
-is read as needed.
+lock. Tasks that this node knows are read only if their rows have changed. The rest is read as
+needed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ReadAhead:
         for seq, transaction, *columns in changed:
             cache.known.pop(seq, None)
             found.pop(seq, None)
-            if transaction is not None:  # otherwise the task is gone
+            if transaction is not None:  # otherwise it was deleted
                 found[seq] = Task(*columns)
                 cache.known[seq] = (found[seq], transaction)
         cache.tasks.update(found)

@@ -92,8 +92,7 @@ class Transaction:
         self.wrote_output = False
         self.access_changed = False
         self._rejected: int | None = None  # how many refused submissions are stored
-        # Whether other tasks wait for a task, if already looked up.
-        self._awaited: dict[str, bool] = {}
+        self._awaited: dict[str, bool] = {}  # whether others wait for a task, once looked up
         self.due_at: int | None = None
         # Parents whose edges have to follow.
         self.settling: dict[str, EdgeChange] = {}

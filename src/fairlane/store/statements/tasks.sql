@@ -104,8 +104,7 @@ SELECT {task} FROM rows JOIN task ON task.id = rows.id
 -- rows: seq int
 SELECT {task} FROM rows JOIN task ON task.seq = rows.seq
 
--- Of the given tasks those whose rows another transaction wrote than the given one; one that is gone
--- has nulls.
+-- The given tasks whose rows were not written by the given transactions; a deleted one has nulls.
 -- name: task_changed @postgres
 -- rows: seq int, transaction int
 SELECT rows.seq, task.xmin::text::bigint, {task} FROM rows LEFT JOIN task ON task.seq = rows.seq
