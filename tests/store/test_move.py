@@ -6,6 +6,7 @@ import base64
 import contextlib
 import itertools
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,11 @@ from fairlane.clock import ManualClock, SystemClock
 from fairlane.core.errors import Conflict, StoreInUse, StoreMismatch, StoreMissing, StoreMoved
 from fairlane.engine.commands import SetPolicy, Submit
 from fairlane.store import closed
+from fairlane.store.copying import postgres_side
 from fairlane.store.copying.move import Move, MoveReport
 from fairlane.store.copying.tables import all_tables
 from fairlane.store.opening import carry_keys, key_path, open_side, open_store
+from tests.fakes.waiting import WAIT_SECONDS
 from tests.postgres import new_database
 from tests.store.histories import play
 from tests.store.invariants import assert_sound
@@ -316,6 +319,25 @@ def test_two_moves_of_one_store_do_not_run_at_once(stage: Stage) -> None:
         source.lock()
         with pytest.raises(StoreInUse, match="another fairlane process is copying source"):
             stage.move()
+
+
+def test_a_move_waits_until_the_session_of_a_dead_one_has_ended(
+    new_url: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_side, "_ENDING_MS", round(1000 * WAIT_SECONDS))
+    stage = Stage(new_url("postgres"), new_url("sqlite"))
+    with (
+        stage.sides() as (source, _),
+        contextlib.closing(open_side(stage.source, "again")) as again,
+        ThreadPoolExecutor() as threads,
+    ):
+        source.lock()
+        asked = threads.submit(again.lock)
+        with pytest.raises(TimeoutError):
+            asked.result(0.2)
+        source.close()
+        asked.result(WAIT_SECONDS)
+    stage.scheduler.close()
 
 
 def test_a_cancelled_move_leaves_the_old_store_as_it_was(stage: Stage) -> None:

@@ -23,6 +23,7 @@ _TYPES: Final = {"INTEGER": "bigint", "TEXT": "text", "REAL": "double precision"
 _FUNCTION: Final = "move_note"
 _TRIGGER: Final = "move_watch"
 _COPY_LOCK: Final = (1717660018, 2)  # beside the badge of writers
+_ENDING_MS: Final = 2000  # until the session of a process that has ended releases its lock
 _VERSIONS: Final = "schema_version"
 
 
@@ -33,10 +34,16 @@ class PostgresSide:
         self._connection = connection
 
     def lock(self) -> None:
-        if not self._all("SELECT pg_try_advisory_lock(%s, %s)", _COPY_LOCK)[0][0]:
-            raise StoreInUse(
-                f"another fairlane process is copying {self.location}; wait until it has finished"
-            )
+        with _errors(self.location):
+            try:
+                with self._connection.transaction():
+                    self._connection.execute(f"SET LOCAL lock_timeout = {_ENDING_MS}")
+                    self._connection.execute("SELECT pg_advisory_lock(%s, %s)", _COPY_LOCK)
+            except psycopg.errors.LockNotAvailable:
+                raise StoreInUse(
+                    f"another fairlane process is copying {self.location}; wait until it has "
+                    "finished"
+                ) from None
 
     def is_served(self) -> bool:
         """Look for the badge that every session that writes has."""
