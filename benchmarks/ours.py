@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Coroutine, Sequence
+from contextlib import closing
 from statistics import median
 from typing import Any, TypeVar
 
@@ -18,12 +19,12 @@ from fairlane.embedded.app import Fairlane, tune
 from fairlane.engine.commands import Complete, Lease, SetPolicy, Submit
 from fairlane.engine.engine import Engine, apply_one
 from fairlane.store.opening import open_store
+from fairlane.store.tables import lines as line_table
 
 T = TypeVar("T")
 
 Row = dict[str, Any]
 ROUNDS = 3
-FILLED_BYTES = 400_000
 
 
 # -------------------------------------------------------------------- Python API
@@ -250,8 +251,10 @@ def _filled(url: str, queued: str, agents: int) -> Engine:
     store = open_store(url)
     store.migrate()
     engine = Engine(store, SystemClock(), name="bench")
-    if apply_one(engine, SetPolicy(WIDE_OPEN, "bench")) and store.size_bytes() > FILLED_BYTES:
-        return engine  # by a run before this one
+    apply_one(engine, SetPolicy(WIDE_OPEN, "bench"))
+    with closing(store.reader()) as reader:
+        if line_table.lanes(reader):
+            return engine  # filled by a run before this one
     for start in range(0, int(queued), 1000):
         engine.apply([Submit([_submission(n, agents)]) for n in range(start, start + 1000)])
     return engine
