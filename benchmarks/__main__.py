@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,14 +20,20 @@ from benchmarks.ours import Row
 
 Line = tuple[str, str, str]
 
+START, END = "<!-- table -->", "<!-- /table -->"
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the numbers")
     parser.add_argument("--peers", metavar="PYTHON", help="measure the peers with this interpreter")
-    parser.add_argument("--write", metavar="FILE", help="write the table as Markdown, too")
+    parser.add_argument(
+        "--write", metavar="FILE", help="put the table between the file's marks, too"
+    )
     parser.add_argument("--only", metavar="WORD", help="only measurements whose name has this word")
     arguments = parser.parse_args()
+    if arguments.write and not has_marks(Path(arguments.write)):
+        parser.error(f"--write: {arguments.write} is no file with {START} and {END}")
     scale = 0.1 if arguments.quick else 1.0
     with postgres() as postgres_url:
         lines = list(measure(scale, postgres_url, arguments.only or ""))
@@ -173,19 +180,24 @@ def show(name: str, row: Row, bar: str) -> Line:
     return name, figure, bar
 
 
+def has_marks(file: Path) -> bool:
+    """Ask before anything is measured: that takes long."""
+    found = file.is_file() and re.search(f"{START}.*{END}", file.read_text("utf-8"), re.DOTALL)
+    return bool(found)
+
+
 def write(file: Path, lines: list[Line]) -> None:
     """Replace what stands between the two marks in the file."""
-    start, end = "<!-- table -->", "<!-- /table -->"
     text = file.read_text("utf-8")
-    before, rest = text.split(start)
-    after = rest.split(end)[1]
+    before, rest = text.split(START)
+    after = rest.split(END)[1]
     table = ["| measurement | figure | bar, or ratio |", "|---|---|---|"]
     table += [f"| {name} | {figure} | {bar} |" for name, figure, bar in lines]
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     body = "\n".join(
         [f"Measured on: {machine}, with `{' '.join(sys.argv[1:]) or 'no flags'}`.", ""]
     )
-    file.write_text(f"{before}{start}\n{body}\n" + "\n".join(table) + f"\n{end}{after}", "utf-8")
+    file.write_text(f"{before}{START}\n{body}\n" + "\n".join(table) + f"\n{END}{after}", "utf-8")
 
 
 @contextmanager
