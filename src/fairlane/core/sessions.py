@@ -8,6 +8,7 @@ turn at once: one when the conversation has filled the policy's share of its con
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -139,6 +140,7 @@ class Session(msgspec.Struct):
 _decoder: Final = msgspec.json.Decoder(SessionSettings)
 
 
+@lru_cache(maxsize=4096)
 def conversation_id(agent: str, key: str | None, generation: int) -> str | None:
     """Return the id of the conversation that an agent has in a session: the same for all of its
     tasks, and a new one after each reset. A cron job's runs are no conversation.

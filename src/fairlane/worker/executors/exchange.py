@@ -78,12 +78,18 @@ def context_headers(work: Work) -> dict[str, str]:
         "Trace-Id": work.trace_id,
     }
     headers = {
-        f"X-Fairlane-{name}": urllib.parse.quote(str(value), safe=_PLAIN)
+        f"X-Fairlane-{name}": _encoded(str(value))
         for name, value in found.items()
         if value is not None
     }
     traceparent = work.traceparent or work.request.get("traceparent")
     return headers if traceparent is None else {**headers, "traceparent": str(traceparent)}
+
+
+def _encoded(value: str) -> str:
+    if value.isascii() and value.isprintable() and "%" not in value:
+        return value  # nearly every one
+    return urllib.parse.quote(value, safe=_PLAIN)
 
 
 @contextlib.contextmanager
