@@ -26,7 +26,7 @@ from fairlane.store.tables.lines import BY_SHARE, URGENT, Order, Pair
 
 _number: Final = operator.attrgetter("id")
 _LINES_MAX: Final = 20_000  # about 10 MB
-KNOWN_MAX: Final = 20_000  # about as much
+KNOWN_MAX: Final = 20_000  # about 10 MB, too
 
 
 class WriterCache:
