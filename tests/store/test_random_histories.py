@@ -245,3 +245,57 @@ def test_both_databases_tell_the_same_true_story(
     assert sqlite_rows == postgres_rows
     for run in runs:
         run.drain()
+
+
+@pytest.fixture(scope="module")
+def new_nodes(reused_postgres: ReusedPostgres) -> Iterator[Callable[[], list[Scheduler]]]:
+    """Make two nodes on an empty store; those that were made before are closed."""
+    open_now: list[Scheduler] = []
+
+    def close() -> None:
+        while open_now:
+            open_now.pop().close()
+
+    def make() -> list[Scheduler]:
+        close()
+        reused_postgres.empty()
+        store, clock = open_store(reused_postgres.url), ManualClock()
+        store.migrate()
+        open_now.extend(Scheduler(store, clock, name) for name in ("node_1", "node_2"))
+        return open_now
+
+    yield make
+    close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@settings(
+    max_examples=25,
+    report_multiple_bugs=False,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(history=st.lists(st.tuples(st.integers(0, 1), batches), min_size=2, max_size=24))
+def test_what_a_node_knows_is_in_the_rows_that_bear_its_number(
+    new_nodes: Callable[[], list[Scheduler]], history: list[tuple[int, Batch]]
+) -> None:
+    nodes = new_nodes()
+    run = Run(nodes[0])
+    for number, batch in history:
+        run.scheduler = nodes[number]
+        run.apply(batch)
+        for node in nodes:
+            check_known(node)
+    run.drain()
+
+
+def check_known(node: Scheduler) -> None:
+    known = node.engine._cache.known
+    numbers = [(seq, number) for seq, (_, number) in known.items()]
+    changed = {row[0] for row in node.reader.run_rows("task_changed", numbers)}
+    same = [(seq,) for seq in known if seq not in changed]
+    stored = [Task(*row) for row in node.reader.run_rows("task_by_seq", same)]
+    assert len(stored) == len(same)
+    assert stored == [known[task.seq][0] for task in stored]
