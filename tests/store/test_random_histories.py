@@ -287,15 +287,16 @@ def test_what_a_node_knows_is_in_the_rows_that_bear_its_number(
         run.scheduler = nodes[number]
         run.apply(batch)
         for node in nodes:
-            check_known(node)
+            stored, known = rows_and_known(node)
+            assert stored == known
     run.drain()
 
 
-def check_known(node: Scheduler) -> None:
+def rows_and_known(node: Scheduler) -> tuple[dict[int, Task], dict[int, Task]]:
+    """The tasks whose rows bear the numbers that a node knows: as stored, and as it knows them."""
     known = node.engine._cache.known
     numbers = [(seq, number) for seq, (_, number) in known.items()]
     changed = {row[0] for row in node.reader.run_rows("task_changed", numbers)}
-    same = [(seq,) for seq in known if seq not in changed]
-    stored = [Task(*row) for row in node.reader.run_rows("task_by_seq", same)]
-    assert len(stored) == len(same)
-    assert stored == [known[task.seq][0] for task in stored]
+    same = {seq: task for seq, (task, _) in known.items() if seq not in changed}
+    stored = node.reader.run_rows("task_by_seq", [(seq,) for seq in same])
+    return {row[0]: Task(*row) for row in stored}, same
