@@ -42,6 +42,12 @@ if TYPE_CHECKING:
 
 ROUTES = ("handler/one", "handler/two")
 numbers = st.integers(0, 30)
+_HISTORIES = settings(
+    report_multiple_bugs=False,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -197,42 +203,46 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def new_pair(
-    tmp_path_factory: pytest.TempPathFactory, reused_postgres: ReusedPostgres
-) -> Iterator[Callable[[], list[Run]]]:
-    """Make an empty store of each kind; what was made before is closed."""
+def keep() -> Iterator[Callable[..., list[Scheduler]]]:
+    """Close the schedulers that were kept before, and keep others in their place."""
     open_now: list[Scheduler] = []
-    folder: Path = tmp_path_factory.mktemp("histories")
 
-    def close() -> None:
+    def replace(*others: Scheduler) -> list[Scheduler]:
         while open_now:
             open_now.pop().close()
+        open_now.extend(others)
+        return open_now
+
+    yield replace
+    replace()
+
+
+@pytest.fixture(scope="module")
+def new_pair(
+    tmp_path_factory: pytest.TempPathFactory,
+    reused_postgres: ReusedPostgres,
+    keep: Callable[..., list[Scheduler]],
+) -> Callable[[], list[Run]]:
+    """Make an empty store of each kind; what was made before is closed."""
+    folder: Path = tmp_path_factory.mktemp("histories")
 
     def make() -> list[Run]:
-        close()
+        keep()
         file = folder / "fairlane.db"
         for left in folder.glob("fairlane.db*"):
             left.unlink()
         reused_postgres.empty()
-        for url in (f"{SQLITE}{file}", reused_postgres.url):
-            store = open_store(url)
+        stores = [open_store(url) for url in (f"{SQLITE}{file}", reused_postgres.url)]
+        for store in stores:
             store.migrate()
-            open_now.append(Scheduler(store, ManualClock()))
-        return [Run(scheduler) for scheduler in open_now]
+        return [Run(one) for one in keep(*(Scheduler(store, ManualClock()) for store in stores))]
 
-    yield make
-    close()
+    return make
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # a failing history is made as short as it can be, which takes a while
-@settings(
-    max_examples=15,
-    report_multiple_bugs=False,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@settings(_HISTORIES, max_examples=15)
 @given(history=st.lists(batches, min_size=1, max_size=16))
 def test_both_databases_tell_the_same_true_story(
     new_pair: Callable[[], list[Run]], history: list[Batch]
@@ -248,35 +258,24 @@ def test_both_databases_tell_the_same_true_story(
 
 
 @pytest.fixture(scope="module")
-def new_nodes(reused_postgres: ReusedPostgres) -> Iterator[Callable[[], list[Scheduler]]]:
+def new_nodes(
+    reused_postgres: ReusedPostgres, keep: Callable[..., list[Scheduler]]
+) -> Callable[[], list[Scheduler]]:
     """Make two nodes on an empty store; those that were made before are closed."""
-    open_now: list[Scheduler] = []
-
-    def close() -> None:
-        while open_now:
-            open_now.pop().close()
 
     def make() -> list[Scheduler]:
-        close()
+        keep()
         reused_postgres.empty()
         store, clock = open_store(reused_postgres.url), ManualClock()
         store.migrate()
-        open_now.extend(Scheduler(store, clock, name) for name in ("node_1", "node_2"))
-        return open_now
+        return keep(*(Scheduler(store, clock, name) for name in ("node_1", "node_2")))
 
-    yield make
-    close()
+    return make
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@settings(
-    max_examples=25,
-    report_multiple_bugs=False,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@settings(_HISTORIES, max_examples=25)
 @given(history=st.lists(st.tuples(st.integers(0, 1), batches), min_size=2, max_size=24))
 def test_what_a_node_knows_is_in_the_rows_that_bear_its_number(
     new_nodes: Callable[[], list[Scheduler]], history: list[tuple[int, Batch]]
